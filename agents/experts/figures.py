@@ -1,0 +1,94 @@
+"""Figures that the experts derive from a profile: row length, time by row length, and the latency of a chain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from math import exp, log
+from statistics import median
+from typing import NamedTuple
+
+from kernelcrew.agents.evidence import LoopSpan, MachineFacts, SourceFacts
+from kernelcrew.tools.nouns import Profile, ShapeProfile
+
+FLOAT_BYTES = 4
+SHORT_ROW = 64
+"""Elements of a row up to which its start and end may weigh as much as its work."""
+HAND_VECTORS = re.compile(r"vector_size|\b__m(128|256|512)|\b_mm(256|512)?_|\bfloat32x4")
+"""Marks of vector code written by hand, which the compiler's remarks do not count as vectorised."""
+
+
+class RowFit(NamedTuple):
+    """Time a row = `fixed_ns` + `element_ns` x elements, over rows of at most `SHORT_ROW` elements."""
+
+    fixed_ns: float
+    element_ns: float
+    shapes: int
+
+
+class Chain(NamedTuple):
+    """How the inner loop computes: elements an instruction takes, and the latency of one dependent add."""
+
+    lanes: int
+    by_hand: bool
+    latency_ns: float
+
+
+def row_length(shape: ShapeProfile) -> float:
+    """Elements of the largest input for each element of the output: the length of a row in a reduction."""
+    return shape.ns_per_row / shape.ns_per_element if shape.ns_per_element > 0 else 0.0
+
+
+def row_fit(shapes: Iterable[ShapeProfile]) -> RowFit | None:
+    """Median slope and intercept over pairs of short-row shapes; None with fewer than two row lengths."""
+    points = sorted((row_length(s), s.ns_per_row) for s in shapes if 0 < row_length(s) <= SHORT_ROW)
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for i, a in enumerate(points) for b in points[i + 1 :] if b[0] - a[0] > 0.5]
+    if not slopes:
+        return None
+    slope = max(median(slopes), 0.0)
+    fixed = max(median(y - slope * x for x, y in points), 0.0)
+    return RowFit(fixed_ns=fixed, element_ns=slope, shapes=len(points))
+
+
+def chain_of(source: SourceFacts, profile: Profile, machine: MachineFacts) -> Chain:
+    """Lanes of the innermost work: by the compiler's remarks, or by hand-written vectors; 1 for scalar code."""
+    by_hand = HAND_VECTORS.search(source.text) is not None
+    inner = [loop for loop in source.loops if loop.innermost]
+    widths = [
+        r.vector_bytes or 16 for r in profile.loops if r.vectorized and any(i.first <= r.line <= i.last for i in inner)
+    ]
+    width = machine.vector_bytes if by_hand else max(widths, default=0)
+    return Chain(
+        lanes=max(width // FLOAT_BYTES, 1), by_hand=by_hand, latency_ns=machine.peaks.get("add_latency core", 0.0)
+    )
+
+
+def inner_loop(source: SourceFacts, profile: Profile) -> LoopSpan | None:
+    """The loop that the time is spent in: where the simulator's hottest line lies, else the deepest one."""
+    for line, _ in sorted(profile.hot_lines, key=lambda pair: -pair[1]):
+        around = [loop for loop in source.loops if loop.first <= line <= loop.last]
+        if around:
+            return max(around, key=lambda loop: loop.depth)
+    return max(source.loops, key=lambda loop: (loop.depth, -loop.first), default=None)
+
+
+def outer_loop(source: SourceFacts, inner: LoopSpan | None) -> LoopSpan | None:
+    """The loop around `inner`, or `inner` itself."""
+    if inner is None:
+        return None
+    around = [
+        loop
+        for loop in source.loops
+        if loop.depth < inner.depth and loop.first <= inner.first and inner.last <= loop.last
+    ]
+    return max(around, key=lambda loop: loop.depth, default=inner)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive values; 0 for none."""
+    return exp(sum(log(max(v, 1e-9)) for v in values) / len(values)) if values else 0.0
+
+
+def axes_of(key: str) -> dict[str, int]:
+    """`rows=64,n=1024` as a mapping."""
+    return {name: int(value) for name, _, value in (part.partition("=") for part in key.split(","))}

@@ -1,0 +1,267 @@
+"""The proposer's rules: directions from the table of moves, without what is refuted, in already, or hopeless."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kernelcrew.agents.evidence import BlockedChange, ProposerEvidence, RecipeNote
+from kernelcrew.agents.experts.moves import MOVES, SMALL, Case, Move, cases_for
+from kernelcrew.agents.nouns import ChangeIdea, KnobChoice, ProposalIdea, ProposalSet, RiskNote
+from kernelcrew.kernels.nouns import CLASSES, ShapeClass
+
+MOST = 3
+"""Directions in an answer at most."""
+ENOUGH = 2
+"""Directions from which small steps on knobs are left out."""
+
+
+class Direction(NamedTuple):
+    """A strategy and its moves, in the order of application."""
+
+    title: str
+    strategy: str
+    moves: tuple[str, ...]
+    leads: tuple[str, ...]
+    """Moves that carry it; without one of them what is left stands on its own."""
+
+
+DIRECTIONS: tuple[Direction, ...] = (
+    Direction(
+        "Vector accumulators, with paths of their own for short rows and one column",
+        "Break the serial chain into vectors of independent sums, and give the shapes that gain nothing by it their own path.",
+        ("vector_accumulators", "small_tail", "rows_together", "copy_single_column", "split_long_rows", "prefetch"),
+        ("vector_accumulators",),
+    ),
+    Direction(
+        "Let the compiler use the freedom of the contract",
+        "Keep the plain loop and tell the compiler that sums may be reordered; unrolling shares its overhead.",
+        ("contract_flags", "unroll_flag"),
+        ("contract_flags",),
+    ),
+    Direction(
+        "Several scalar chains in the plain loop",
+        "Split the sum by hand in portable C and leave the choice of instructions to the compiler.",
+        ("restrict_pointers", "scalar_accumulators", "copy_single_column"),
+        ("scalar_accumulators",),
+    ),
+    Direction(
+        "Unroll the serial loop",
+        "Leave the order of additions as it is and trim the loop around them.",
+        ("restrict_pointers", "unroll_pragma"),
+        ("unroll_pragma",),
+    ),
+)
+
+
+def propose(evidence: ProposerEvidence, seed: int, hint: str = "") -> ProposalSet:
+    """Two or three directions, the most expected first; none, with the reason, when nothing is left.
+
+    `hint` is what a search of the memory gave; it is told in the note. The same evidence and seed give the same answer.
+    """
+    chance = random.Random(f"{seed}:{evidence.round}")
+    left_out: list[str] = []
+    made = [p for d in DIRECTIONS if (p := _direction(d, evidence, chance, seed, left_out))]
+    chance.shuffle(made) if seed else None
+    made.sort(key=lambda p: -round(max(c.gain for c in p.changes), 1))
+    made = _distinct(made)
+    if len(made) < ENOUGH:
+        made += _steps(evidence, left_out)
+    return ProposalSet(proposals=made[:MOST], note=_note(made, evidence, left_out, hint))
+
+
+def _direction(
+    direction: Direction, evidence: ProposerEvidence, chance: random.Random, seed: int, left_out: list[str]
+) -> ProposalIdea | None:
+    moves = {m.mechanism: m for m in MOVES}
+    notes = {r.name: r for r in evidence.recipes}
+    changes: list[ChangeIdea] = []
+    used: list[Case] = []
+    for name in direction.moves:
+        cases = cases_for(moves[name], evidence)
+        if name not in notes or not cases:
+            continue
+        against = _against(notes[name], moves[name], evidence, {c.mechanism for c in changes})
+        if against:
+            left_out.append(against)
+            continue
+        used.append(cases[0])
+        changes.append(_change(moves[name], cases[0], notes[name], changes, (chance, seed)))
+    if not changes:
+        return None
+    whole = any(c.mechanism in direction.leads for c in changes)
+    if not whole and direction.leads[0] not in _standing(evidence):
+        return None
+    title = direction.title if whole else "; ".join(_words(c.mechanism) for c in changes).capitalize()
+    return ProposalIdea(
+        title=title,
+        direction=direction.strategy if whole else f"What the kernel still lacks of: {direction.title.lower()}.",
+        bottlenecks=list(dict.fromkeys(c.bottleneck.id for c in used)),
+        changes=changes,
+    )
+
+
+def _against(note: RecipeNote, move: Move, evidence: ProposerEvidence, chosen: set[str]) -> str:
+    """Why a move is left out; empty when it is not."""
+    blocked = _blocked(evidence.blocked, move.mechanism, move.target)
+    if blocked is not None:
+        word = "in the kernel already" if blocked.kind == "already_in" else "refuted"
+        return f"{move.mechanism}: {word} ({blocked.reason})"
+    if note.not_here and not set(note.requires) & chosen:
+        return f"{move.mechanism}: {note.not_here}"
+    return ""
+
+
+def _blocked(blocked: Sequence[BlockedChange], mechanism: str, target: str) -> BlockedChange | None:
+    """A try that was outrun is open; the others are not to be repeated."""
+    return next(
+        (b for b in blocked if b.kind != "outrun" and b.mechanism == mechanism and b.target in ("", target)), None
+    )
+
+
+def _change(
+    move: Move, case: Case, note: RecipeNote, before: Sequence[ChangeIdea], chance: tuple[random.Random, int]
+) -> ChangeIdea:
+    gain = round(move.gain(case), 3)
+    chosen = {c.mechanism for c in before}
+    return ChangeIdea(
+        id=move.mechanism,
+        mechanism=move.mechanism,
+        target=move.target,
+        knobs=[_first_value(k, note, case, chance) for k in note.knobs],
+        requires=[r for r in note.requires if r in chosen],
+        figure="time",
+        figure_class=case.bottleneck.shape_class,
+        figure_factor=round(1 / gain, 4),
+        gain=gain,
+        risks=_risks(note, case.bottleneck.shape_class),
+        why=move.why(case),
+    )
+
+
+def _first_value(knob: KnobChoice, note: RecipeNote, case: Case, chance: tuple[random.Random, int]) -> KnobChoice:
+    """A width starts at the machine's own; else the recipe's value, or for a seed above 0 one drawn from the window."""
+    draw, seed = chance
+    window = sorted(knob.window)
+    if knob.name in ("VEC", "LANES") and case.lanes in note.allowed.get(knob.name, tuple(window)):
+        window = sorted({*window, case.lanes})
+        return KnobChoice(name=knob.name, value=case.lanes, window=window)
+    return KnobChoice(name=knob.name, value=draw.choice(window) if seed else knob.value, window=window)
+
+
+def _risks(note: RecipeNote, helped: ShapeClass) -> list[RiskNote]:
+    known = {r.shape_class: r for r in note.risks}
+    found = []
+    for shape_class in CLASSES:
+        if shape_class in known:
+            found.append(known[shape_class])
+        elif shape_class == helped:
+            found.append(RiskNote(shape_class=shape_class, level="none", why="this is the class it is meant for"))
+        else:
+            found.append(
+                RiskNote(
+                    shape_class=shape_class, level="low", why="nothing is known to speak against it; it is measured"
+                )
+            )
+    return found
+
+
+def _steps(evidence: ProposerEvidence, left_out: list[str]) -> list[ProposalIdea]:
+    """Knobs of the kernel as it stands, moved beyond the window that they were tuned in, or one step to either side."""
+    open_ = [b for b in evidence.bottlenecks.bottlenecks if b.kind != "near_peak"]
+    if not open_:
+        return []
+    worst = min(open_, key=lambda b: b.share_of_peak)
+    changes = []
+    for name, value in evidence.source.knobs.items():
+        recipe = next((r for r in evidence.recipes if name in {k.name for k in r.knobs}), None)
+        window = _next_window(name, value, recipe)
+        target = f"knob {name}"
+        blocked = _blocked(evidence.blocked, "free", target)
+        if blocked is not None:
+            left_out.append(f"{target}: refuted ({blocked.reason})")
+        elif len(window) > 1:
+            changes.append(_step(name, value, window, worst.shape_class, worst.cited))
+    if not changes:
+        return []
+    return [
+        ProposalIdea(
+            title=f"Move {', '.join(c.knobs[0].name for c in changes)} of the kernel as it stands",
+            direction="The mechanism stays; its parameters are moved to where the tuner has not been.",
+            bottlenecks=[worst.id],
+            changes=changes,
+        )
+    ]
+
+
+def _next_window(name: str, value: int, recipe: RecipeNote | None) -> list[int]:
+    """Allowed values beside the one in force, those outside the recipe's own window first in mind."""
+    if recipe is None:
+        return sorted({max(value // 2, 1), value, value * 2}) if value > 0 else [value]
+    allowed = sorted(recipe.allowed.get(name, ()))
+    if value not in allowed:
+        return [value]
+    at = allowed.index(value)
+    return (
+        allowed[max(at - 1, 0) : at + 3]
+        if value == allowed[-1] or value >= max(_window(name, recipe))
+        else allowed[max(at - 1, 0) : at + 2]
+    )
+
+
+def _window(name: str, recipe: RecipeNote) -> list[int]:
+    return next((k.window for k in recipe.knobs if k.name == name), [0])
+
+
+def _step(name: str, value: int, window: list[int], shape_class: ShapeClass, cited: list[str]) -> ChangeIdea:
+    first = next(v for v in reversed(window) if v != value)
+    why = (
+        f"{name} is {value} in the kernel as it stands, and {shape_class} is still held back ({cited[0] if cited else 'no figure'}). "
+        f"Other values change how many loads are in flight and where paths part, without new code."
+    )
+    return ChangeIdea(
+        id=f"knob_{name.lower()}",
+        mechanism="free",
+        target=f"knob {name}",
+        knobs=[KnobChoice(name=name, value=first, window=window)],
+        requires=[],
+        figure="time",
+        figure_class=shape_class,
+        figure_factor=round(1 / SMALL, 4),
+        gain=SMALL,
+        risks=[
+            RiskNote(shape_class=c, level="low", why="the value in force was chosen over all classes") for c in CLASSES
+        ],
+        why=why,
+    )
+
+
+def _standing(evidence: ProposerEvidence) -> set[str]:
+    """Recipes that are in the kernel: by memory, or by the comment that each leaves in the source."""
+    known = {b.mechanism for b in evidence.blocked if b.kind == "already_in"}
+    return known | {r.name for r in evidence.recipes if f"{r.name}:" in evidence.source.text}
+
+
+def _distinct(made: list[ProposalIdea]) -> list[ProposalIdea]:
+    """Each set of mechanisms once, and none that is part of an earlier one."""
+    kept: list[ProposalIdea] = []
+    for proposal in made:
+        names = {c.mechanism for c in proposal.changes}
+        if not any(names <= {c.mechanism for c in k.changes} for k in kept):
+            kept.append(proposal)
+    return kept
+
+
+def _note(made: list[ProposalIdea], evidence: ProposerEvidence, left_out: list[str], hint: str) -> str:
+    out = f" Left out: {'; '.join(dict.fromkeys(left_out))}." if left_out else ""
+    told = f" {hint}" if hint else ""
+    if made:
+        return f"{min(len(made), MOST)} directions for {len(evidence.bottlenecks.bottlenecks)} bottlenecks.{out}{told}"
+    if all(b.kind == "near_peak" for b in evidence.bottlenecks.bottlenecks):
+        return f"Nothing to propose: every class is near the measured peak.{out}{told}"
+    return f"Nothing is left to propose: no recipe answers what still holds the kernel back.{out}{told}"
+
+
+def _words(mechanism: str) -> str:
+    return mechanism.replace("_", " ")

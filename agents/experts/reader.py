@@ -1,0 +1,152 @@
+"""The profiler-reader's rules: what holds each shape class back, from the profile of every shape."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from kernelcrew.agents.evidence import LoopSpan, ReaderEvidence
+from kernelcrew.agents.experts.figures import (
+    SHORT_ROW,
+    Chain,
+    RowFit,
+    chain_of,
+    geometric_mean,
+    inner_loop,
+    outer_loop,
+    row_fit,
+    row_length,
+)
+from kernelcrew.agents.nouns import Bottleneck, BottleneckSummary
+from kernelcrew.kernels.nouns import CLASSES, ShapeClass
+from kernelcrew.tools.nouns import ShapeProfile
+
+Kind = Literal["latency", "bandwidth", "overhead", "compute", "not_vectorized", "near_peak"]
+
+NEAR_PEAK = 0.85
+"""Share of the measured peak from which there is nothing to gain."""
+ONE_CHAIN = (0.7, 1.8)
+"""Time an element over the latency of a dependent add within which one accumulator explains it."""
+HALF = 0.5
+"""Share of a row's time from which its fixed part holds it back; share of a peak from which no chain is to blame."""
+
+
+class Reading(NamedTuple):
+    """One shape, read."""
+
+    shape: ShapeProfile
+    kind: Kind
+    cited: str
+
+
+class Frame(NamedTuple):
+    """What all shapes of a profile have in common."""
+
+    chain: Chain
+    fit: RowFit | None
+    inner: LoopSpan | None
+    outer: LoopSpan | None
+
+
+def read_profile(evidence: ReaderEvidence) -> BottleneckSummary:
+    """Bottlenecks by class and kind, most to gain first. Every class with shapes gets at least one."""
+    source, profile = evidence.source, evidence.profile
+    inner = inner_loop(source, profile)
+    frame = Frame(
+        chain=chain_of(source, profile, evidence.machine),
+        fit=row_fit(profile.shapes),
+        inner=inner,
+        outer=outer_loop(source, inner),
+    )
+    groups: dict[tuple[ShapeClass, Kind], list[Reading]] = {}
+    for shape in profile.shapes:
+        reading = read_shape(shape, frame)
+        groups.setdefault((shape.shape_class, reading.kind), []).append(reading)
+    order = sorted(groups, key=lambda key: (key[1] == "near_peak", _share(groups[key]), CLASSES.index(key[0]), key[1]))
+    found = [_bottleneck(f"b{n}", *key, groups[key], frame) for n, key in enumerate(order, 1)]
+    return BottleneckSummary(bottlenecks=found, grade=profile.grade, text=_text(found, evidence))
+
+
+def read_shape(shape: ShapeProfile, frame: Frame) -> Reading:
+    """What holds one shape back, with its figures."""
+    length, chain, fit = row_length(shape), frame.chain, frame.fit
+    share = f"{shape.share:.0%} of the {shape.level} peak ({shape.gb_s:.1f} of {shape.peak_gb_s:.1f} GB/s)"
+    if shape.share >= NEAR_PEAK:
+        return Reading(shape, "near_peak", f"{shape.shape}: {share}")
+    if length <= SHORT_ROW and shape.ns_per_row > 0:
+        fixed = fit.fixed_ns / shape.ns_per_row if fit else 0.0
+        if fixed >= HALF or length < 2:
+            part = f", of which {fit.fixed_ns:.1f} ns whatever it holds" if fit else ""
+            return Reading(
+                shape, "overhead", f"{shape.shape}: {shape.ns_per_row:.1f} ns a row of {length:.0f}{part}; {share}"
+            )
+    if chain.latency_ns > 0 and length > 2 * chain.lanes and shape.share < HALF:
+        chained = shape.ns_per_element * chain.lanes / chain.latency_ns
+        if ONE_CHAIN[0] <= chained <= ONE_CHAIN[1]:
+            held = f"{shape.ns_per_element:.3f} ns an element, {chained:.2f} of one add's latency ({chain.latency_ns:.2f} ns)"
+            lanes = f" over {chain.lanes} lanes" if chain.lanes > 1 else ""
+            return Reading(shape, "latency", f"{shape.shape}: {held}{lanes}; {share}")
+    if chain.lanes == 1:
+        return Reading(
+            shape, "not_vectorized", f"{shape.shape}: {shape.ns_per_element:.3f} ns an element by scalar code; {share}"
+        )
+    bytes_share = shape.gb_s / shape.peak_gb_s if shape.peak_gb_s else 0.0
+    flops_share = shape.gflop_s / shape.peak_gflop_s if shape.peak_gflop_s else 0.0
+    if flops_share > bytes_share:
+        flops = f"{shape.gflop_s:.1f} of {shape.peak_gflop_s:.1f} GFLOP/s"
+        return Reading(shape, "compute", f"{shape.shape}: {flops}; {share}")
+    if length <= SHORT_ROW:
+        return Reading(shape, "overhead", f"{shape.shape}: {shape.ns_per_row:.1f} ns a row of {length:.0f}; {share}")
+    return Reading(shape, "bandwidth", f"{shape.shape}: {share}")
+
+
+def _bottleneck(id_: str, shape_class: ShapeClass, kind: Kind, readings: list[Reading], frame: Frame) -> Bottleneck:
+    loop = frame.outer if kind == "overhead" else frame.inner
+    return Bottleneck(
+        id=id_,
+        shape_class=shape_class,
+        kind=kind,
+        line_first=loop.first if loop else 0,
+        line_last=loop.last if loop else 0,
+        share_of_peak=round(_share(readings), 4),
+        cited=[r.cited for r in readings],
+        summary=_summary(kind, readings, frame),
+    )
+
+
+def _share(readings: list[Reading]) -> float:
+    return geometric_mean([r.shape.share for r in readings])
+
+
+def _summary(kind: Kind, readings: list[Reading], frame: Frame) -> str:
+    per_element = sorted(r.shape.ns_per_element for r in readings)
+    span = (
+        f"{per_element[0]:.3f} to {per_element[-1]:.3f} ns an element"
+        if len(per_element) > 1
+        else f"{per_element[0]:.3f} ns an element"
+    )
+    lines = f"lines {frame.inner.first}-{frame.inner.last}" if frame.inner else "the kernel"
+    rows = f"lines {frame.outer.first}-{frame.outer.last}" if frame.outer else "the kernel"
+    words: dict[Kind, str] = {
+        "latency": f"Each add of {lines} waits for the one before it: {span} against {frame.chain.latency_ns:.2f} ns for one dependent "
+        f"add. More independent accumulators are needed.",
+        "overhead": f"Starting and ending a row in {rows} costs as much as its work: "
+        f"{readings[0].shape.ns_per_row:.1f} ns a row at {readings[0].shape.shape}.",
+        "not_vectorized": f"{lines} handle one element an instruction ({span}), and neighbouring rows overlap enough to hide the chain.",
+        "bandwidth": f"{lines} run at {_share(readings):.0%} of what the memory level gives.",
+        "compute": f"{lines} are nearer to the arithmetic peak than to the memory peak.",
+        "near_peak": f"At {_share(readings):.0%} of the measured peak: nothing is to be gained.",
+    }
+    return words[kind]
+
+
+def _text(found: list[Bottleneck], evidence: ReaderEvidence) -> str:
+    profile = evidence.profile
+    by_class = []
+    for shape_class in CLASSES:
+        kinds = [f"{b.kind} ({b.share_of_peak:.0%} of peak)" for b in found if b.shape_class == shape_class]
+        if kinds:
+            by_class.append(f"{shape_class}: {', '.join(kinds)}")
+    scalar = [r for r in profile.loops if not r.vectorized and r.message]
+    remark = f" The compiler says of line {scalar[0].line}: {scalar[0].message}." if scalar else ""
+    graded = f"Grade {profile.grade}: {profile.grade_reason}." if profile.grade_reason else f"Grade {profile.grade}."
+    return f"{len(profile.shapes)} shapes read. {'; '.join(by_class)}.{remark} {graded}"

@@ -1,0 +1,79 @@
+"""The one module that reads the environment.
+
+`Layers` is what may come from environment variables (`KERNELCREW_*`); `Settings` is the resolved value that the rest of
+the code takes. Command-line options win over the environment, the environment over the defaults.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from kernelcrew.record import Record
+
+
+class Layers(BaseSettings):
+    """What the environment may say; None where it says nothing."""
+
+    model_config = SettingsConfigDict(env_prefix="KERNELCREW_", extra="ignore")
+
+    workdir: Path | None = None
+    """KERNELCREW_WORKDIR: the folder that holds `.kernelcrew/`."""
+    cc: str | None = None
+    """KERNELCREW_CC: the C compiler."""
+    sandbox: str | None = None
+    """KERNELCREW_SANDBOX: `bwrap`, `namespaces` or `rlimits`; the best one usable otherwise."""
+    core: int | None = None
+    """KERNELCREW_CORE: the processor core that measurements are pinned to."""
+    embedder: str | None = None
+    """KERNELCREW_EMBEDDER: `minilm` or `lexical`."""
+
+
+class Settings(Record):
+    """Resolved settings: every value is there."""
+
+    workdir: Path
+    """The folder that holds `.kernelcrew/`."""
+    cc: str
+    """The C compiler's name or path."""
+    sandbox: str
+    """`auto`, `bwrap`, `namespaces` or `rlimits`."""
+    core: int | None
+    """The core to pin measurements to; None lets the tools choose."""
+    embedder: str
+    """`minilm` or `lexical`."""
+
+    @property
+    def home(self) -> Path:
+        """`.kernelcrew/` in the working directory: runs, memory, cache, repos."""
+        return self.workdir / ".kernelcrew"
+
+
+def resolve(workdir: Path | None = None) -> Settings:
+    """Settings from the command line's `workdir`, the environment and the defaults, in that order."""
+    layers = Layers()
+    return Settings(
+        workdir=(workdir or layers.workdir or Path.cwd()).absolute(),
+        cc=layers.cc or "gcc",
+        sandbox=layers.sandbox or "auto",
+        core=layers.core,
+        embedder=layers.embedder or "minilm",
+    )
+
+
+def api_key(name: str) -> str | None:
+    """The key a model client needs, read at the moment it is needed and never stored."""
+    return os.environ.get(name)
+
+
+def child_environment() -> dict[str, str]:
+    """All that a child process gets from us: a path, a locale, a temporary folder. No key, no home."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C",
+        "TMPDIR": "/tmp",
+        "HOME": "/nonexistent",
+    }

@@ -1,0 +1,201 @@
+"""The command line: the one door people use. Options in, tables and JSON out; all else is below.
+
+Exit status: 0 for a run that finished (also when nothing was adopted), 1 for a failed run, 2 for a user's mistake.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import click
+import typer
+
+from kernelcrew.errors import CrewError
+from kernelcrew.runs import cli_show as show
+from kernelcrew.settings import resolve
+from kernelcrew.version import VERSION
+
+app = typer.Typer(
+    name="kernelcrew",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="A team of role-specialised agents that makes compute kernels faster and proves it.",
+)
+
+Workdir = Annotated[Path | None, typer.Option("--workdir", help="Folder that holds .kernelcrew/ (default: here).")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object as the last line of standard output.")]
+Operator = Annotated[str, typer.Argument(help="A shipped operator, or a folder with an operator.toml.")]
+
+
+def version(value: bool) -> None:
+    if value:
+        typer.echo(f"kernelcrew {VERSION}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    _: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    """A team of role-specialised agents that makes compute kernels faster and proves it."""
+
+
+@app.command()
+def run(  # noqa: PLR0913 - one parameter an option of the command
+    operator: Operator,
+    platform: Annotated[str, typer.Option(help="Platform to run for.")] = "auto",
+    backend: Annotated[str, typer.Option(help="Backend of the candidates.")] = "c",
+    model: Annotated[str, typer.Option(help="recipes, or openai:NAME.")] = "recipes",
+    base_url: Annotated[str, typer.Option("--base-url", help="Any OpenAI-compatible server.")] = "",
+    rounds: Annotated[int, typer.Option(help="Rounds at most.")] = 2,
+    budget_min: Annotated[float, typer.Option("--budget-min", help="Minutes at most.")] = 4.0,
+    seed: Annotated[int, typer.Option(help="Seed of the team's choices (never of the inputs).")] = 0,
+    workdir: Workdir = None,
+    json: AsJson = False,
+) -> None:
+    """A team run: profile, propose, patch, verify, time, decide, settle, remember, report."""
+    from kernelcrew.runs.session import Asked, open_run
+
+    asked = Asked(
+        operator=operator,
+        backend=backend,
+        platform=platform,
+        model=model,
+        base_url=base_url,
+        rounds=rounds,
+        budget_min=budget_min,
+        seed=seed,
+    )
+    settings = resolve(workdir)
+    with show.progress() as listener:
+        crew = open_run(settings, asked, listener)
+        show.play_to_end(crew, json=json)
+
+
+@app.command()
+def resume(
+    run: Annotated[str, typer.Argument(help="Id of the run.")], workdir: Workdir = None, json: AsJson = False
+) -> None:
+    """Go on with a killed run: finished steps are read back, not repeated."""
+    from kernelcrew.runs.session import reopen_run
+
+    with show.progress() as listener:
+        crew, changed = reopen_run(resolve(workdir), run, listener)
+        for line in changed:
+            show.note(f"changed since the run began: {line}")
+        show.play_to_end(crew, json=json)
+
+
+@app.command()
+def judge(  # noqa: PLR0913 - one parameter an option of the command
+    operator: Operator,
+    source: Annotated[Path, typer.Option("--source", help="The candidate's source file.")],
+    backend: Annotated[str, typer.Option(help="Backend of the candidate.")] = "c",
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="Launch plan (TOML); the operator's own otherwise.")
+    ] = None,
+    why: Annotated[str, typer.Option("--why", help="Rationale; the source's first comment otherwise.")] = "",
+    budget_min: Annotated[float, typer.Option("--budget-min", help="Minutes at most.")] = 2.0,
+    workdir: Workdir = None,
+    json: AsJson = False,
+) -> None:
+    """Put one candidate through the same net, without a team."""
+    from kernelcrew.runs.judge import JudgeAsked, judge_one
+
+    asked = JudgeAsked(operator=operator, backend=backend, source=source, plan=plan, why=why, budget_min=budget_min)
+    with show.progress() as listener:
+        verdict = judge_one(resolve(workdir), asked, listener)
+    show.verdict(verdict, json=json)
+
+
+@app.command()
+def query(
+    question: Annotated[str, typer.Argument(help="A plain question.")],
+    operator: Annotated[str, typer.Option(help="Only this operator.")] = "",
+    platform: Annotated[str, typer.Option(help="A platform, or `any`.")] = "auto",
+    n: Annotated[int, typer.Option("-n", min=1, max=100, help="Answers at most.")] = 5,
+    workdir: Workdir = None,
+    json: AsJson = False,
+) -> None:
+    """Ask the rationale knowledge base: why was something adopted or rolled back."""
+    from kernelcrew.runs.asking_memory import ask_memory
+
+    show.hits(ask_memory(resolve(workdir), question, operator, platform, n), question, json=json)
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(help="Id of the run.")], workdir: Workdir = None, json: AsJson = False
+) -> None:
+    """Write the run's HTML report again from its journal, and show its table."""
+    from kernelcrew.runs.session import run_folder
+
+    show.report(run_folder(resolve(workdir), run), json=json)
+
+
+@app.command()
+def operators(json: AsJson = False) -> None:
+    """The operators that ship with kernelcrew."""
+    show.operators(json=json)
+
+
+@app.command()
+def platforms(workdir: Workdir = None, json: AsJson = False) -> None:
+    """The platforms known, this machine among them."""
+    show.platforms(resolve(workdir), json=json)
+
+
+@app.command()
+def doctor(workdir: Workdir = None, json: AsJson = False) -> None:
+    """What is here, what is missing, and what that means."""
+    from kernelcrew.runs.doctor import examine
+
+    show.doctor(examine(resolve(workdir)), json=json)
+
+
+@app.command()
+def bench(
+    operator: Operator = "reduction",
+    run: Annotated[str, typer.Option(help="Run whose figures to print (default: the newest).")] = "",
+    workdir: Workdir = None,
+    json: AsJson = False,
+) -> None:
+    """Figures as ratios in one run: adopted kernel over start, NumPy, flags alone and the measured ceilings."""
+    from kernelcrew.runs.figures import bench_figures
+
+    with show.progress() as listener:
+        found = bench_figures(resolve(workdir), operator, run, listener)
+    show.bench(found, json=json)
+
+
+memory_app = typer.Typer(no_args_is_help=True, help="The memory store.")
+app.add_typer(memory_app, name="memory")
+
+
+@memory_app.command()
+def rebuild(workdir: Workdir = None, json: AsJson = False) -> None:
+    """Make the memory store anew from the journals of all runs."""
+    from kernelcrew.runs.asking_memory import rebuild_memory
+
+    show.restored(rebuild_memory(resolve(workdir)), json=json)
+
+
+def main() -> NoReturn:
+    """The console script. Expected stops end with a message, never with a traceback."""
+    try:
+        status = app(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except CrewError as error:
+        show.complain(str(error))
+        sys.exit(error.exit_status)
+    except click.ClickException as error:
+        error.show(file=sys.stderr)
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        show.complain("stopped; what was recorded stays: kernelcrew resume RUN goes on from it")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(1)

@@ -1,0 +1,120 @@
+"""`kernelcrew judge`: one candidate through the same net, without a team."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernelcrew.errors import BadManifest, UnknownName
+from kernelcrew.event import Listener
+from kernelcrew.kernels.load import load_operator, start_candidate
+from kernelcrew.kernels.nouns import Candidate, KernelSource, Operator, Variant
+from kernelcrew.kernels.planfile import read_plan
+from kernelcrew.record import Record
+from kernelcrew.runs.crew import Clock, Lab
+from kernelcrew.runs.decision import Evidence, decide
+from kernelcrew.runs.incumbent import find_incumbent
+from kernelcrew.runs.judging import confirmed
+from kernelcrew.runs.nouns import Gate
+from kernelcrew.runs.session import open_lab
+from kernelcrew.runs.trying import inspect
+from kernelcrew.settings import Settings
+from kernelcrew.tools.nouns import AlphaPlan, Build, Outcome, Timing, Verdict
+from kernelcrew.tools.workshop import BUILD, BuildArgs
+
+MAX_SOURCE_BYTES = 1 << 20
+"""A source larger than this is refused before it is read."""
+
+
+class JudgeAsked(Record):
+    """What the command line asked for."""
+
+    operator: str
+    """Registry name or folder."""
+    backend: str
+    """Backend."""
+    source: Path
+    """The candidate's source file."""
+    plan: Path | None
+    """Launch plan, or the operator's own."""
+    why: str
+    """Rationale; the source's first comment otherwise."""
+    budget_min: float
+    """Minutes at most."""
+
+
+def judge_one(settings: Settings, asked: JudgeAsked, listener: Listener) -> Verdict:
+    """The net's verdict on one source file. Raises UserMistake for what cannot be read."""
+    operator = load_operator(asked.operator)
+    if asked.backend not in operator.backends:
+        raise UnknownName("backend", asked.backend, operator.backends)
+    candidate = candidate_from(operator, asked)
+    clock = Clock(budget_s=asked.budget_min * 60)
+    lab = open_lab(
+        settings, operator, asked.backend, clock, AlphaPlan(confirmations=1, classes=len(operator.classes())), listener
+    )
+    try:
+        return lab.journal.do("judge", Verdict, candidate, lambda: _judge(lab, candidate, asked.backend))
+    finally:
+        lab.close()
+
+
+def candidate_from(operator: Operator, asked: JudgeAsked) -> Candidate:
+    """The file as a candidate, with the operator's plan or the one that was given."""
+    try:
+        if asked.source.stat().st_size > MAX_SOURCE_BYTES:
+            raise BadManifest(
+                str(asked.source), f"larger than {MAX_SOURCE_BYTES} bytes", fix="a kernel is one translation unit"
+            )
+        text = asked.source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadManifest(
+            str(asked.source), f"cannot be read ({error})", fix="give a readable C source in UTF-8"
+        ) from error
+    base = start_candidate(operator, asked.backend).variants[-1].plan
+    plan = read_plan(asked.plan, base) if asked.plan else base
+    variant = Variant(source=KernelSource(text=text, name="kernel.c"), plan=plan)
+    return Candidate(
+        operator=operator.name,
+        backend=asked.backend,
+        variants=(variant,),
+        changes=("submitted",),
+        rationale=asked.why,
+        author="person",
+    )
+
+
+def _judge(lab: Lab, candidate: Candidate, backend: str) -> Verdict:
+    start = start_candidate(lab.operator, backend)
+    incumbent = find_incumbent(lab, start, backend).candidate or start
+    lab.say("trial", "policy, build, safety, correctness")
+    verdict = inspect(lab, "judge", candidate, None)
+    if verdict.outcome == "reject" or verdict.build is None:
+        return verdict
+    against = tuple(lab.bus.need(BUILD, BuildArgs(candidates=(incumbent, start))).builds)
+    timing = confirmed(lab, "judge", verdict.build, (against[0], against[1]), False)
+    return timed_verdict(verdict, timing, against[0])
+
+
+def timed_verdict(verdict: Verdict, timing: Timing, incumbent: Build) -> Verdict:
+    """Faster somewhere and nowhere slower is accept; right but not faster, or mixed, is reject at stage timing."""
+    new = len(verdict.build.warnings) - len(incumbent.warnings) if verdict.build else 0
+    gate = Gate(name="warnings", passed=new <= 0, figure=f"{max(new, 0)} new compiler warnings")
+    if not gate.passed:
+        return verdict.model_copy(
+            update={"outcome": "reject", "stage": "build", "reason": gate.figure, "timing": timing}
+        )
+    decision = decide(
+        Evidence(
+            gates=(),
+            confirmed=timing,
+            changes=("submitted",),
+            split_before=True,
+            rule_before=True,
+            adjusted_before=True,
+        )
+    )
+    outcomes: dict[str, Outcome] = {"adopt": "accept", "inconclusive": "inconclusive"}
+    outcome = outcomes.get(decision.action, "reject")
+    return verdict.model_copy(
+        update={"outcome": outcome, "stage": "timing", "reason": decision.reason, "timing": timing}
+    )

@@ -1,0 +1,66 @@
+"""The proposer's directions, and the repeat guard: what memory refutes here is not tried again."""
+
+from __future__ import annotations
+
+from kernelcrew.agents.nouns import Answer, BottleneckSummary, ProposalSet, to_proposals
+from kernelcrew.kernels.nouns import Proposal
+from kernelcrew.memory.nouns import Refuted
+from kernelcrew.record import Record
+from kernelcrew.runs.asking import proposer_evidence
+from kernelcrew.runs.crew import Crew, Standing
+from kernelcrew.runs.recalling import guarded, prefix
+
+TASK = "Give two or three directions, each a set of independent changes, with expected gain and risk by shape class."
+MOST = 3
+"""Proposals tried in a round at most."""
+
+
+class Proposed(Record):
+    """What is tried in this round."""
+
+    kept: tuple[Proposal, ...]
+    """In the proposer's order."""
+    blocked: tuple[Refuted, ...] = ()
+    """Changes that memory speaks against, with the reference."""
+    reopened: tuple[Refuted, ...] = ()
+    """Refuted before, tried again because the circumstances changed."""
+    note: str = ""
+    """The proposer's note."""
+
+
+def propose(crew: Crew, number: int, standing: Standing, summary: BottleneckSummary) -> Proposed:
+    """Ask the proposer, then take out what was refuted before."""
+    opening = prefix(crew, number, standing, summary.text)
+    crew.say("propose", "the proposer weighs directions", round_number=number)
+    evidence = proposer_evidence(crew, number, standing, summary)
+    answer = crew.journal.do(
+        f"r{number}.propose",
+        Answer,
+        [standing.candidate, summary],
+        lambda: crew.ask("proposer", TASK, opening.text, evidence, number),
+    )
+    crew.ledger.add("propose", answer.usage)
+    found = answer.proposals
+    if found is None:
+        return Proposed(kept=(), note=f"no usable answer from the proposer: {answer.problem}")
+    proposed = crew.journal.do(
+        f"r{number}.guard", Proposed, [found, standing.candidate], lambda: _guarded(crew, number, standing, found)
+    )
+    for one in proposed.blocked:
+        crew.say("propose", f"not tried again: {one.change} ({one.reason})", round_number=number)
+    for one in proposed.reopened:
+        crew.say("propose", f"tried again: {one.change} ({one.reason})", round_number=number)
+    return proposed
+
+
+def _guarded(crew: Crew, number: int, standing: Standing, answer: ProposalSet) -> Proposed:
+    kept: list[Proposal] = []
+    blocked: list[Refuted] = []
+    reopened: list[Refuted] = []
+    for proposal in to_proposals(answer, number)[:MOST]:
+        found = guarded(crew, standing, proposal)
+        blocked += [*found.refuted, *found.already_in]
+        reopened += found.reopened
+        if found.keep:
+            kept.append(proposal.model_copy(update={"changes": found.keep}))
+    return Proposed(kept=tuple(kept), blocked=tuple(blocked), reopened=tuple(reopened), note=answer.note)

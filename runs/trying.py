@@ -1,0 +1,141 @@
+"""From a proposal to a screened candidate: write the patch, compose it, and pass the net's cheap gates.
+
+A patch that cannot be composed, is refused by the policy or does not compile goes back to the patch writer with the
+words, a bounded number of times; it costs nothing else.
+"""
+
+from __future__ import annotations
+
+from kernelcrew.agents.nouns import Answer, to_patch
+from kernelcrew.kernels.compose import compose
+from kernelcrew.kernels.nouns import Candidate, NotApplicable, Patch, Proposal
+from kernelcrew.runs.asking import writer_evidence
+from kernelcrew.runs.crew import Crew, Lab, Standing
+from kernelcrew.runs.nouns import Trial
+from kernelcrew.tools.nouns import Build, Stage, Timing, Verdict, Verification
+from kernelcrew.tools.workshop import BUILD, SCREEN, VERIFY, BuildArgs, Builds, ScreenArgs, Screens, VerifyArgs
+
+ATTEMPTS = 3
+"""Tries of the patch writer at one proposal."""
+
+TASK = "Write the patch for this proposal: one edit a change, in the order of application."
+
+
+def attempt(crew: Crew, number: int, standing: Standing, proposal: Proposal) -> Trial:
+    """One proposal through the patch writer, the cheap gates and the screen."""
+    problems: list[str] = []
+    trial: Trial | None = None
+    for tries in range(1, ATTEMPTS + 1):
+        step = f"r{number}.write.{proposal.id}.{tries}"
+        crew.say("write", proposal.title, round_number=number, candidate=proposal.id)
+        answer = crew.journal.do(
+            step,
+            Answer,
+            [standing.candidate, proposal, problems],
+            lambda: _ask(crew, number, standing, proposal, problems),
+        )
+        crew.ledger.add("write", answer.usage)
+        if answer.patch is None:
+            return _failed(proposal, "build", f"the patch writer gave no usable answer: {answer.problem}", tries)
+        patch = to_patch(answer.patch, proposal.id, f"team:{crew.start.model}")
+        candidate = composed(crew, standing, proposal, patch)
+        if isinstance(candidate, NotApplicable):
+            problems.append(f"change {candidate.change} cannot be applied: {candidate.because}")
+            trial = _failed(proposal, "build", problems[-1], tries, patch)
+            continue
+        crew.say("trial", f"build, verify, screen {proposal.title}", round_number=number, candidate=proposal.id)
+        verdict = inspect(crew, f"r{number}.trial.{proposal.id}.{tries}", candidate, standing.build)
+        trial = Trial(proposal=proposal, patch=patch, candidate=candidate, verdict=verdict, attempts=tries)
+        if verdict.stage not in ("policy", "build"):
+            return trial
+        problems.append(verdict.reason + "\n" + _words(verdict.build))
+    assert trial is not None
+    return trial
+
+
+def composed(
+    crew: Crew, standing: Standing, proposal: Proposal, patch: Patch, subset: tuple[str, ...] | None = None
+) -> Candidate | NotApplicable:
+    """The incumbent with the proposal's changes (or a subset), carrying the rationale of each."""
+    made = compose(standing.candidate, patch, subset)
+    if isinstance(made, NotApplicable):
+        return made
+    kept = [c for c in proposal.changes if subset is None or c.id in subset]
+    rationale = " ".join(f"{c.id}: {c.why}" for c in kept)
+    return made.model_copy(
+        update={
+            "changes": tuple(c.id for c in kept),
+            "rationale": rationale,
+            "author": patch.author,
+            "operator": crew.operator.name,
+        }
+    )
+
+
+def inspect(crew: Lab, step: str, candidate: Candidate, against: Build | None) -> Verdict:
+    """Policy, build, safety, correctness, short screen against a baseline (when one is given): stops at the first
+    failure, which is a value."""
+    builds = crew.journal.do(
+        f"{step}.build", Builds, candidate, lambda: crew.bus.need(BUILD, BuildArgs(candidates=(candidate,)))
+    )
+    build = fresh(crew, candidate, builds.builds[0])
+    if build.status != "ok":
+        return Verdict(outcome="reject", stage=build.stage, reason=_first_word(build), build=build)
+    verification = crew.journal.do(
+        f"{step}.verify",
+        Verification,
+        [candidate, build.artifact_hash],
+        lambda: crew.bus.need(VERIFY, VerifyArgs(build=build)),
+    )
+    if verification.status != "ok":
+        stage: Stage = "safety" if verification.status == "unsafe" else "correctness"
+        return Verdict(
+            outcome="reject", stage=stage, reason=verification.reason, build=build, verification=verification
+        )
+    if against is None:
+        return Verdict(outcome="accept", stage="correctness", reason="right", build=build, verification=verification)
+    timing = screened(crew, f"{step}.screen", (build,), against)[0]
+    outcome = "reject" if timing.status == "invalid" else "accept"
+    return Verdict(
+        outcome=outcome,
+        stage="timing",
+        reason=timing.reason or "screened",
+        build=build,
+        verification=verification,
+        timing=timing,
+    )
+
+
+def screened(crew: Lab, step: str, builds: tuple[Build, ...], baseline: Build) -> tuple[Timing, ...]:
+    """Screen several builds against one baseline in the same blocks."""
+    inputs = [[b.artifact_hash for b in builds], baseline.artifact_hash]
+    args = ScreenArgs(candidates=builds, baseline=baseline)
+    return crew.journal.do(step, Screens, inputs, lambda: crew.bus.need(SCREEN, args)).timings
+
+
+def fresh(crew: Lab, candidate: Candidate, build: Build) -> Build:
+    """A build whose object is still in the cache; built again (same content) when a cleaned cache lost it."""
+    if build.status != "ok" or crew.has_artifact(build):
+        return build
+    return crew.bus.need(BUILD, BuildArgs(candidates=(candidate,))).builds[0]
+
+
+def _ask(crew: Crew, number: int, standing: Standing, proposal: Proposal, problems: list[str]) -> Answer:
+    return crew.ask("patch_writer", TASK, "", writer_evidence(crew, standing, proposal, problems), number)
+
+
+def _failed(proposal: Proposal, stage: Stage, reason: str, tries: int, patch: Patch | None = None) -> Trial:
+    empty = Patch(proposal=proposal.id, edits=(), author="team")
+    verdict = Verdict(outcome="reject", stage=stage, reason=reason)
+    return Trial(proposal=proposal, patch=patch or empty, candidate=None, verdict=verdict, attempts=tries)
+
+
+def _first_word(build: Build) -> str:
+    bad = next((d for d in build.diagnostics if d.kind not in ("warning", "note")), None)
+    return f"line {bad.line}: {bad.kind}: {bad.message}" if bad else f"{build.stage} failed"
+
+
+def _words(build: Build | None) -> str:
+    if build is None:
+        return ""
+    return "\n".join(f"line {d.line}: {d.kind}: {d.message}" for d in build.diagnostics if d.kind != "note")[:2000]

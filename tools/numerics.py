@@ -1,0 +1,230 @@
+"""How an output is held against the float64 reference: scaled errors, classes of values, bias and its slope.
+
+With u = 2^-24 and the condition scale s of an element (for a sum, the sum of magnitudes), the scaled error is
+e = (y - reference) / (u s). Limits on e are expressions over the axes (`Tolerance`); where u s lies below the smallest
+denormal, 2^-149 takes its place, since no float32 result can come closer.
+
+The mean and the slope are pooled over many elements, since a bias far below the limit of any single one still shows
+there. Each is refused beyond max(limit, 5 standard errors). For the slope of e on reference / scale the limit is 2
++ E / 20 with E the limit on e: for E = 4 + 3 sqrt(K) that is 2 + 0.15 sqrt(K), within 0.41 of which ten honest
+kernels stayed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcrew.kernels.expr import parse
+from kernelcrew.kernels.nouns import Operator
+from kernelcrew.record import Record
+
+U = 2.0**-24
+SMALLEST = 2.0**-149
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+STANDARD_ERRORS = 5.0
+MIN_POOLED = 32
+"""Fewest elements that a pooled statistic is judged on."""
+Doubles = NDArray[np.float64]
+
+
+class Limits(Record):
+    """Limits for one distribution and shape, in units of u times the condition scale."""
+
+    error: float
+    """Of any single element."""
+    bias: float
+    """Of the pooled signed mean."""
+    deviation: float
+    """Of the standard deviation."""
+
+    @property
+    def slope(self) -> float:
+        return 2.0 + self.error / 20.0
+
+
+class Compared(Record):
+    """One output tensor against its reference."""
+
+    reason: str = ""
+    """'' when it is right; else element, what was there, what belongs there, limit."""
+    worst: float = 0.0
+    """Largest scaled error."""
+    mean: float = 0.0
+    """Signed mean of scaled errors."""
+    deviation: float = 0.0
+    """Their standard deviation."""
+    count: int = 0
+    """Elements that have a scaled error: finite ones with a positive scale."""
+    trivial: bool = True
+    """Whether an output of zeros would have passed."""
+
+
+def limits_for(operator: Operator, distribution: str, axes: Mapping[str, int]) -> Limits:
+    """The operator's limits: the tolerance of that distribution, else the one of `*`, else the last."""
+    found = next((t for t in operator.tolerances if t.distribution == distribution), None)
+    chosen = found or next((t for t in operator.tolerances if t.distribution == "*"), operator.tolerances[-1])
+    error, bias, deviation = (float(parse(text).value(axes)) for text in (chosen.error, chosen.bias, chosen.deviation))
+    return Limits(error=error, bias=bias, deviation=deviation)
+
+
+def compare(got: NDArray[Any], value: Doubles, scale: Doubles, limits: Limits, pool: Pooled | None = None) -> Compared:
+    """Hold `got` against `value` and its condition `scale` (all of one shape). NaN passes only where NaN belongs.
+
+    Elements that pass are added to `pool`.
+    """
+    y = got.reshape(-1).astype(np.float64)
+    ref, size = value.reshape(-1), scale.reshape(-1)
+    if y.size == 0:
+        return Compared()
+    odd = _first_odd(y, ref)
+    if odd is not None:
+        what = f"{_at(got, odd)}: got {y[odd]:.9g}, expected {ref[odd]:.9g}"
+        return Compared(reason=f"{what} (a value of another class)", trivial=False)
+    regular = np.isfinite(ref) & np.isfinite(size)
+    exact = regular & (size == 0.0)
+    if exact.any() and (wrong := np.flatnonzero(exact & (y != ref))).size:
+        at = int(wrong[0])
+        return Compared(reason=f"{_at(got, at)}: got {y[at]:.9g}, expected exactly {ref[at]:.9g}", trivial=False)
+    use = regular & (size > 0.0) & (np.abs(ref) <= FLOAT32_MAX)
+    if not use.any():
+        return Compared(trivial=bool(np.all(ref == 0.0)))
+    y, ref, size = (y, ref, size) if use.all() else (y[use], ref[use], size[use])
+    unit = np.maximum(U * size, SMALLEST)
+    errors = (y - ref) / unit
+    at = int(np.argmax(np.abs(errors)))
+    worst = float(abs(errors[at]))
+    figures = Compared(
+        worst=worst, mean=float(errors.mean()), deviation=float(errors.std()), count=errors.size,
+        trivial=bool(use.all()) and bool((np.abs(ref) <= limits.error * unit).all()),
+    )
+    if not worst <= limits.error:
+        where = _at(got, int(np.flatnonzero(use)[at]))
+        what = f"got {y[at]:.9g}, expected {ref[at]:.9g}"
+        text = f"{where}: {what}; error {worst:.4g} u of the scale, limit {limits.error:.4g}"
+        return figures.model_copy(update={"reason": text})
+    if errors.size >= MIN_POOLED and not figures.deviation <= limits.deviation:
+        text = f"errors spread over {figures.deviation:.4g} u of the scale, limit {limits.deviation:.4g}"
+        return figures.model_copy(update={"reason": text})
+    if pool is not None:
+        pool.add(errors, ref * (U / unit), limits)
+    return figures
+
+
+class Pooled:
+    """Sums over the elements of many cases, from which mean and slope follow. One pool a distribution.
+
+    Limits grow with the shape, so each element's error and abscissa are divided by their limit before they are pooled.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._plain = 0.0
+        self._mean = _Moments()
+        self._slopes: dict[float, _Line] = {}
+
+    def add(self, errors: Doubles, shares: Doubles, limits: Limits) -> None:
+        """Add scaled `errors` and the `shares` reference / scale that belong to them."""
+        self.count += errors.size
+        self._plain += float(errors.sum())
+        self._mean.add(errors / max(limits.bias, 1e-300))
+        self._slopes.setdefault(limits.slope, _Line()).add(shares, errors)
+
+    @property
+    def bias(self) -> float:
+        """Pooled signed mean of scaled errors, in u of the scale."""
+        return self._plain / self.count if self.count else 0.0
+
+    @property
+    def slope(self) -> float:
+        """The slope of largest share of its limit, in u; 0 when none can be judged."""
+        judged = [(abs(line.slope) / limit, line.slope) for limit, line in self._slopes.items() if line.judged]
+        return max(judged)[1] if judged else 0.0
+
+    def reason(self) -> str:
+        """'' when mean and slopes keep their limits, else what does not, with its figure."""
+        if self._mean.count >= MIN_POOLED:
+            allowed = max(1.0, STANDARD_ERRORS * self._mean.error)
+            if not abs(self._mean.mean) <= allowed:
+                return (
+                    f"signed mean error {self.bias:+.4g} u of the scale over {self.count} elements is "
+                    f"{abs(self._mean.mean):.3g} of its limit"
+                )
+        for limit, line in self._slopes.items():
+            allowed = max(limit, STANDARD_ERRORS * line.error)
+            if line.judged and not abs(line.slope) <= allowed:
+                figure = f"slope {line.slope:+.4g} u over {line.count} elements, limit {allowed:.4g}"
+                return f"errors follow the result: {figure}"
+        return ""
+
+
+class _Moments:
+    """Mean and standard error, without keeping the values."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sum = 0.0
+        self._squares = 0.0
+
+    def add(self, values: Doubles) -> None:
+        self.count += values.size
+        self._sum += float(values.sum())
+        self._squares += float(np.dot(values, values))
+
+    @property
+    def mean(self) -> float:
+        return self._sum / self.count
+
+    @property
+    def error(self) -> float:
+        variance = max(0.0, self._squares / self.count - self.mean**2)
+        return math.sqrt(variance / self.count)
+
+
+class _Line:
+    """Least squares through the origin, so that data of one sign (share 1 everywhere) shows a bias as well."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._xx = self._xy = self._yy = 0.0
+
+    def add(self, x: Doubles, y: Doubles) -> None:
+        self.count += x.size
+        self._xx += float(np.dot(x, x))
+        self._xy += float(np.dot(x, y))
+        self._yy += float(np.dot(y, y))
+
+    @property
+    def judged(self) -> bool:
+        return self.count >= MIN_POOLED and self._xx > 0.0
+
+    @property
+    def slope(self) -> float:
+        return self._xy / self._xx if self._xx > 0.0 else 0.0
+
+    @property
+    def error(self) -> float:
+        if not self.judged:
+            return math.inf
+        rest = max(0.0, self._yy - self.slope * self._xy)
+        return math.sqrt(rest / (self.count - 1) / self._xx)
+
+
+def _first_odd(y: Doubles, ref: Doubles) -> int | None:
+    """First element that is NaN, +Inf, -Inf or finite where the reference is of another of these classes."""
+    if np.isfinite(y).all() and np.isfinite(ref).all() and bool((np.abs(ref) <= FLOAT32_MAX).all()):
+        return None
+    beyond = np.abs(ref) > FLOAT32_MAX
+    wrong = np.isnan(y) != np.isnan(ref)
+    wrong |= (np.isinf(y) | np.isinf(ref)) & ~((y == ref) | (beyond & (np.sign(y) == np.sign(ref)) & ~np.isnan(y)))
+    places = np.flatnonzero(wrong)
+    return int(places[0]) if places.size else None
+
+
+def _at(array: NDArray[Any], flat: int) -> str:
+    index = np.unravel_index(flat, array.shape) if array.ndim else ()
+    return f"element [{', '.join(str(int(i)) for i in index)}]"

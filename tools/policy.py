@@ -1,0 +1,159 @@
+"""The policy gate before the compiler: sources, launch plans and rationales, by allow-lists.
+
+Each broken rule is a Diagnostic whose `kind` is the rule's name; its message says what to do about it. The object that
+the compiler makes is judged by `kernelcrew.tools.policy_object`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kernelcrew.errors import UserMistake
+from kernelcrew.kernels.expr import parse
+from kernelcrew.kernels.nouns import Backend, Candidate, LaunchPlan, Operator, Variant
+from kernelcrew.tools import policy_names as names
+from kernelcrew.tools.nouns import Diagnostic
+from kernelcrew.tools.policy_c import judge
+from kernelcrew.tools.policy_tokens import first_comment
+
+MAX_VARIANTS = 3
+MAX_DEFINES = 32
+MAX_THREADS = 256
+MIN_WORDS = 7
+MIN_CONTENT = 4
+START = "start"
+"""Author of an operator's own kernel, which owes no rationale."""
+
+_MECHANISMS = re.compile(
+    r"\b(vector|simd|lane|avx|sse|neon|fma|fused|accumulat|partial|independent|chain|latenc|bandwidth|throughput|"
+    r"pipelin|"
+    r"unroll|interleav|reassociat|associat|tree|pairwise|kahan|compensat|cache|prefetch|line|tile|tiling|block|panel|pack|"
+    r"register|spill|branch|mask|tail|remainder|gather|stride|contiguous|align|alias|restrict|inline|hoist|invariant|loop|"
+    r"fuse|fission|interchange|transpos|split|thread|parallel|stream|temporal|load|store|byte|memory|instruction|ilp|port|"
+    r"division|reciprocal|strength|recomput|online|one pass|single pass|dispatch|specialis|specializ|constant|flag|"
+    r"dependenc|overlap|reuse|locality|horizontal|shuffle|butterfly|reduc)",
+    re.IGNORECASE,
+)
+_ORDERS = re.compile(
+    r"\b(ignore|disregard|forget|override)\b.{0,40}\b(instruction|rule|prompt|polic|above|previous|gate|check)|"
+    r"\b(you (must|should|are to)|please)\b.{0,40}\b(accept|approve|pass|adopt|merge|promote|agree)|"
+    r"\b(do not|don't|never)\b.{0,20}\b(reject|object|refuse|roll ?back|flag|verify|check)|"
+    r"\b(system prompt|as an? (ai|judge|reviewer|assistant|language model)|respond with|answer with|"
+    r"mark (this|it) as)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_STOCK = names.words(
+    """
+    the a an and or of to in on for with by is are be this that it its as at from so we i more most very much
+    make makes made better best faster fast quick speed speedup optimized optimised optimize optimise
+    optimization optimisation performance performant improve improved improves improvement efficient efficiency
+    efficiently kernel code version implementation implement function reduction sum compute computes new high
+    highly great good should will can todo fixme change changes update updated use uses using used
+    """
+)
+
+
+def source_policy(candidate: Candidate, operator: Operator) -> tuple[Diagnostic, ...]:
+    """Broken rules of sources, plans, variant rules and rationale; empty when the candidate may be compiled."""
+    backend = operator.backends.get(candidate.backend)
+    if backend is None:
+        return (_broken("backend", f"'{candidate.backend}' is none of {', '.join(sorted(operator.backends))}"),)
+    found: list[Diagnostic] = []
+    if candidate.operator != operator.name:
+        found.append(_broken("operator", f"the candidate is for '{candidate.operator}', not '{operator.name}'"))
+    found += _variants(candidate, operator)
+    for number, variant in enumerate(candidate.variants, 1):
+        several = f"variant {number}: " if len(candidate.variants) > 1 else ""
+        broken = [*plan_policy(variant.plan, backend, operator), *_source(variant)]
+        found += [d.model_copy(update={"message": several + d.message}) for d in broken]
+    if candidate.author != START:
+        text = candidate.rationale or (first_comment(candidate.variants[-1].source.text) if candidate.variants else "")
+        found += rationale_policy(text)
+    return tuple(found)
+
+
+def plan_policy(plan: LaunchPlan, backend: Backend, operator: Operator) -> tuple[Diagnostic, ...]:
+    """Broken rules of one launch plan."""
+    found = []
+    if plan.entry != backend.entry:
+        found.append(_broken("entry", f"the plan calls '{plan.entry}': the contract's function is '{backend.entry}'"))
+    for flag in plan.flags:
+        if flag in names.VALUE_FLAGS:
+            found.append(_broken("flag", f"{flag} changes values: {names.VALUE_FLAGS[flag]}; leave it out"))
+        elif flag not in backend.allowed_flags:
+            allowed = " ".join(sorted(backend.allowed_flags))
+            found.append(_broken("flag", f"{flag} is not among the operator's flags: {allowed}"))
+    found += [broken for name, value in plan.defines.items() for broken in _define(name, value, backend, operator)]
+    if len(plan.defines) > MAX_DEFINES:
+        found.append(_broken("define", f"{len(plan.defines)} defines: at most {MAX_DEFINES}"))
+    if not 1 <= plan.threads <= MAX_THREADS:
+        found.append(_broken("threads", f"{plan.threads} threads: from 1 to {MAX_THREADS}"))
+    if plan.scratch_bytes is not None:
+        found += _expression("scratch", plan.scratch_bytes, operator)
+    return tuple(found)
+
+
+def rationale_policy(text: str) -> tuple[Diagnostic, ...]:
+    """Broken rules of a rationale: it must say by which mechanism the change works, in words of its own."""
+    words = re.findall(r"[A-Za-z][A-Za-z0-9'-]*", text)
+    add = "say which mechanism makes it faster (which latency it hides, which bytes it saves) and on what evidence"
+    if not words:
+        return (_broken("rationale", f"there is none: begin the source with a comment, or give --why, and {add}"),)
+    if _ORDERS.search(text):
+        return (_broken("rationale", f"it speaks to the reader as an order: leave that out and {add}"),)
+    if len(words) < MIN_WORDS:
+        return (_broken("rationale", f"{len(words)} words are too few: {add}"),)
+    content = {w.lower() for w in words if len(w) > 2} - _STOCK
+    if len(content) < MIN_CONTENT:
+        return (_broken("rationale", f"it says nothing of its own: {add}"),)
+    if not _MECHANISMS.search(text):
+        return (_broken("rationale", f"it names no mechanism: {add}"),)
+    return ()
+
+
+def _variants(candidate: Candidate, operator: Operator) -> list[Diagnostic]:
+    variants = candidate.variants
+    if not 1 <= len(variants) <= MAX_VARIANTS:
+        return [_broken("variants", f"{len(variants)} variants: from 1 to {MAX_VARIANTS}")]
+    found = []
+    if variants[-1].when is not None:
+        found.append(_broken("rule", "the last variant has a rule: leave its `when` out, it serves all other shapes"))
+    for number, variant in enumerate(variants[:-1], 1):
+        if variant.when is None:
+            found.append(_broken("rule", f"variant {number} has no rule: give it a `when`; only the last has none"))
+            continue
+        found += _expression("rule", variant.when, operator)
+        if len(re.findall(r"\b(?:and|or)\b", variant.when)) > 1:
+            found.append(_broken("rule", f"rule '{variant.when}' has more than two conditions: use two at most"))
+    return found
+
+
+def _source(variant: Variant) -> list[Diagnostic]:
+    if variant.source.language != "c":
+        return [_broken("language", f"'{variant.source.language}' cannot be built by this backend: hand in C")]
+    return judge(variant.source.text, variant.plan.threads)
+
+
+def _expression(rule: str, text: str, operator: Operator) -> list[Diagnostic]:
+    try:
+        unknown = parse(text).names - {a.name for a in operator.axes}
+    except UserMistake as error:
+        return [_broken(rule, str(error))]
+    if unknown:
+        axes = ", ".join(a.name for a in operator.axes)
+        return [_broken(rule, f"'{text}' uses '{min(unknown)}': the axes are {axes}")]
+    return []
+
+
+def _define(name: str, value: int, backend: Backend, operator: Operator) -> list[Diagnostic]:
+    known = name in names.KEYWORDS or name in names.LIBRARY or names.is_intrinsic(name) or names.is_type(name)
+    taken = {backend.entry, *(a.name for a in operator.axes), *(t.name for t in operator.tensors)}
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name) or known or name in taken:
+        return [_broken("define", f"'{name}' cannot be a knob: use a plain name of your own such as BLOCK")]
+    if not -(1 << 31) <= value < 1 << 31:
+        return [_broken("define", f"{name}={value} does not fit in an int: choose a smaller value")]
+    return []
+
+
+def _broken(rule: str, message: str) -> Diagnostic:
+    return Diagnostic(kind=rule, line=0, message=message)

@@ -1,0 +1,173 @@
+"""The tools of one operator on this machine, as typed tools of the bus.
+
+`Workshop` joins builder, verifier, bench and profiler once; `register_on` puts them on a bus. Nothing here decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from kernelcrew.kernels.nouns import Candidate, Operator
+from kernelcrew.platforms.nouns import Machine
+from kernelcrew.record import Record
+from kernelcrew.settings import Settings
+from kernelcrew.tools.build import Builder
+from kernelcrew.tools.bus import Bus, Level, Tool
+from kernelcrew.tools.nouns import AlphaPlan, Build, Noise, Profile, Timing, Verification
+from kernelcrew.tools.profile import ProfileOptions, profile
+from kernelcrew.tools.reference import Reference
+from kernelcrew.tools.sandbox import Sandbox
+from kernelcrew.tools.timing import Bench
+from kernelcrew.tools.verify import VerifyOptions, verify
+from kernelcrew.tools.worker import Worker
+
+
+class BuildArgs(Record):
+    """What the builder takes."""
+
+    candidates: tuple[Candidate, ...]
+    """Built in parallel; one that fails is a value."""
+
+
+class Builds(Record):
+    """What it gives."""
+
+    builds: tuple[Build, ...]
+    """One a candidate, in order."""
+
+
+class VerifyArgs(Record):
+    """What the verifier takes."""
+
+    build: Build
+    """A build that is ok."""
+    options: VerifyOptions = VerifyOptions()
+    """Extra shapes, distributions and seeds; nothing can be removed."""
+
+
+class BuildRef(Record):
+    """One build."""
+
+    build: Build
+    """A build that is ok."""
+
+
+class ProfileArgs(Record):
+    """What the profiler takes."""
+
+    candidate: Candidate
+    """What was built."""
+    build: Build
+    """Its build."""
+
+
+class ScreenArgs(Record):
+    """What a screen takes."""
+
+    candidates: tuple[Build, ...]
+    """All are held against the same baseline in the same blocks."""
+    baseline: Build
+    """The incumbent, or the whole set in an ablation."""
+
+
+class Screens(Record):
+    """What it gives."""
+
+    timings: tuple[Timing, ...]
+    """One a candidate, in order."""
+
+
+class ConfirmArgs(Record):
+    """What a confirmation takes."""
+
+    candidate: Build
+    """To be shown faster."""
+    incumbent: Build
+    """Against this."""
+    start: Build
+    """And not slower than this, so that tolerated losses cannot add up."""
+    plan: AlphaPlan
+    """How the false-accept rate is spent."""
+    deadline_s: float
+    """Seconds it may take."""
+    held_out: bool = False
+    """Whether held-out shapes are timed too (for rules)."""
+
+
+BUILD = Tool(
+    "build", "Compile candidates in the sandbox after the source policy", BuildArgs, Builds, Level.WRITE_SCRATCH
+)
+VERIFY = Tool("verify", "Safety and correctness against the float64 reference", VerifyArgs, Verification, Level.MEASURE)
+NOISE = Tool("noise", "The baseline against its own copy", BuildRef, Noise, Level.MEASURE, measures=True)
+PROFILE = Tool(
+    "profile", "Every timed shape against the measured peaks", ProfileArgs, Profile, Level.MEASURE, measures=True
+)
+SCREEN = Tool("screen", "A few short blocks; never decides", ScreenArgs, Screens, Level.MEASURE, measures=True)
+CONFIRM = Tool("confirm", "Sequential test on new blocks", ConfirmArgs, Timing, Level.MEASURE, measures=True)
+
+
+@dataclass
+class Workshop:
+    """Everything that builds and measures one operator here."""
+
+    operator: Operator
+    settings: Settings
+    sandbox: Sandbox
+    machine: Machine
+    core: int | None
+    keep: Callable[[str], str]
+
+    @cached_property
+    def builder(self) -> Builder:
+        return Builder(self.operator, self.settings, self.sandbox, self.machine)
+
+    @cached_property
+    def reference(self) -> Reference:
+        return Reference(self.operator)
+
+    @cached_property
+    def bench(self) -> Bench:
+        return Bench.on_this_machine(self.operator, self.settings, self.sandbox, self.core, self.keep)
+
+    def build(self, args: BuildArgs) -> Builds:
+        return Builds(builds=tuple(self.builder.build_many(list(args.candidates))))
+
+    def verify(self, args: VerifyArgs) -> Verification:
+        factory = partial(
+            Worker.start, operator=self.operator, settings=self.settings, sandbox=self.sandbox, core=self.core
+        )
+        return verify(self.operator, args.build, factory, self.reference, args.options)
+
+    def noise(self, args: BuildRef) -> Noise:
+        return self.bench.noise(args.build)
+
+    def profile(self, args: ProfileArgs) -> Profile:
+        times = self.bench.call_times(args.build)
+        options = ProfileOptions(settings=self.settings, sandbox=self.sandbox, ring_bytes=self.bench.ring_bytes())
+        return profile(self.operator, args.candidate, args.build, times, self.machine, options)
+
+    def screen(self, args: ScreenArgs) -> Screens:
+        return Screens(timings=tuple(self.bench.screen_many(list(args.candidates), args.baseline)))
+
+    def confirm(self, args: ConfirmArgs) -> Timing:
+        return self.bench.confirm(
+            args.candidate, args.incumbent, args.start, args.plan, args.deadline_s, include_held_out=args.held_out
+        )
+
+    def close(self) -> None:
+        """End what was started: the reference's child, the bench's rings."""
+        if "reference" in self.__dict__:
+            self.reference.close()
+        if "bench" in self.__dict__:
+            self.bench.close()
+
+    def register_on(self, bus: Bus) -> None:
+        """Put the six tools on a bus."""
+        bus.register(BUILD, self.build)
+        bus.register(VERIFY, self.verify)
+        bus.register(NOISE, self.noise)
+        bus.register(PROFILE, self.profile)
+        bus.register(SCREEN, self.screen)
+        bus.register(CONFIRM, self.confirm)
