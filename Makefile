@@ -41,8 +41,9 @@ bench: $(CORE) | tools
 	$(BIN)/kernelcrew bench --workdir . $(ARGS)
 
 $(CORE): pyproject.toml setup.py requirements-lock.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "kernelcrew needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo absent)."; \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  found=$$($(PYTHON) --version 2>/dev/null) || found="not on the PATH"; \
+	  echo "kernelcrew needs Python 3.11 or newer; '$(PYTHON)' is $$found."; \
 	  echo "  fix: install one and name it, for example: make PYTHON=python3.12 demo"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 	  echo "'$(PYTHON)' has no venv module."; echo "  fix: apt-get install python3-venv"; exit 1; }

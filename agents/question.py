@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import get_args
+from typing import cast, get_args
 
 from autogen_core.models import LLMMessage, UserMessage
 
@@ -37,7 +37,7 @@ def evidence_in(messages: Sequence[LLMMessage]) -> tuple[Role, str]:
         if isinstance(message, UserMessage) and isinstance(message.content, str):
             found = list(FENCE.finditer(message.content))
             if found and found[-1].group(1) in get_args(Role):
-                return found[-1].group(1), found[-1].group(2)  # type: ignore[return-value]
+                return cast(Role, found[-1].group(1)), found[-1].group(2)
     raise HarnessError(
         "a question went out without its evidence", fix="compose it with kernelcrew.agents.question.compose"
     )

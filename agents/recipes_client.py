@@ -33,7 +33,7 @@ SHOWN = 160
 class RecipesClient(OfflineClient):
     """The experts as a chat model. `seed` governs their choices."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from autogen_core import CancellationToken
+from autogen_core import CancellationToken, FunctionCall
 from autogen_core.models import (
     ChatCompletionClient,
     CreateResult,
@@ -187,7 +187,7 @@ def request_hash(messages: Sequence[LLMMessage]) -> str:
         if isinstance(message, FunctionExecutionResultMessage):
             plain.append([[r.name, r.content] for r in message.content])
         elif isinstance(message.content, list):
-            plain.append([[c.name, c.arguments] if hasattr(c, "arguments") else str(c) for c in message.content])
+            plain.append([[c.name, c.arguments] if isinstance(c, FunctionCall) else str(c) for c in message.content])
         else:
             plain.append([message.type, message.content])
     return hash_of(plain)

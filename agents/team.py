@@ -88,20 +88,11 @@ class Team:
         text = compose(question)
         problem = ""
         for _ in range(REPAIRS + 1):
-            try:
-                response = await agent.on_messages(
-                    [TextMessage(content=text, source="kernelcrew")], CancellationToken()
-                )
-            except ValidationError as error:
-                problem = describe(error)
-            else:
-                assert isinstance(response.chat_message, StructuredMessage)
-                content: Record = response.chat_message.content
-                problem = "\n".join(f"- {line}" for line in problems_of(content, question))
-                if not problem:
-                    return content, ""
+            content, problem = await _once(agent, text, question)
             if bench.failure is not None:
                 raise bench.failure
+            if content is not None:
+                return content, ""
             text = render("repair", {"problem": problem})
         return None, problem
 
@@ -137,6 +128,18 @@ class Team:
     def _price(self) -> float | None:
         """Nothing is paid for computed and replayed answers; what a server charges is not known here."""
         return None if self.model.startswith("openai:") else 0.0
+
+
+async def _once(agent: AssistantAgent, text: str, question: Question) -> tuple[Record | None, str]:
+    """One message to the agent: its answer, or what is wrong with its form."""
+    try:
+        response = await agent.on_messages([TextMessage(content=text, source="kernelcrew")], CancellationToken())
+    except ValidationError as error:
+        return None, describe(error)
+    assert isinstance(response.chat_message, StructuredMessage)
+    content: Record = response.chat_message.content
+    problems = problems_of(content, question)
+    return (None, "\n".join(f"- {line}" for line in problems)) if problems else (content, "")
 
 
 def role_prompt(role: Role) -> str:

@@ -12,24 +12,38 @@ from kernelcrew.errors import CrewError
 from kernelcrew.kernels.cparse import parse_c, set_knob
 from kernelcrew.kernels.load import load_operator
 from kernelcrew.kernels.nouns import (
-    Block, Candidate, Edit, KernelSource, LaunchPlan, NotApplicable, Operator, Patch, Variant,
+    Block,
+    Candidate,
+    Edit,
+    KernelSource,
+    LaunchPlan,
+    NotApplicable,
+    Operator,
+    Patch,
+    Variant,
 )
 from kernelcrew.kernels.recipes import RECIPES
 
 
 def compose(
-    incumbent: Candidate, patch: Patch, subset: Sequence[str] | None, variant: int = -1, operator: Operator | None = None
+    incumbent: Candidate,
+    patch: Patch,
+    subset: Sequence[str] | None,
+    variant: int = -1,
+    operator: Operator | None = None,
 ) -> Candidate | NotApplicable:
     """The incumbent with the patch's edits applied to one variant (the unconditional last one by default).
 
     `subset` names the changes to apply, None all of them; the patch's order holds. `operator` is what recipes need to
-    know; left out, it is the shipped operator of the incumbent's name.
+    know; left out, it is the shipped operator of the incumbent's name. The rationale is that of the recipes, until the
+    caller puts in what the proposal says.
     """
     known = [edit.change for edit in patch.edits]
     wanted = known if subset is None else list(subset)
     for change in wanted:
         if change not in known:
-            return NotApplicable(change=change, because=f"the patch has no edit for it; it has {', '.join(known) or 'none'}")
+            listed = ", ".join(known) or "none"
+            return NotApplicable(change=change, because=f"the patch has no edit for it; it has {listed}")
     edits = [edit for edit in patch.edits if edit.change in wanted]
     try:
         about = operator or load_operator(incumbent.operator)
@@ -45,7 +59,10 @@ def compose(
     variants = list(incumbent.variants)
     variants[variant] = Variant(source=source, plan=plan, when=old.when)
     changes = tuple(dict.fromkeys(edit.change for edit in edits))
-    return incumbent.model_copy(update={"variants": tuple(variants), "changes": changes, "author": patch.author})
+    why = " ".join(RECIPES[edit.recipe].mechanism for edit in edits if edit.recipe) or incumbent.rationale
+    return incumbent.model_copy(
+        update={"variants": tuple(variants), "changes": changes, "author": patch.author, "rationale": why}
+    )
 
 
 def apply_edit(
@@ -69,8 +86,8 @@ def apply_edit(
         text = _replaced(source.text, block)
         if text is None:
             count = source.text.count(block.search) if block.search else 0
-            found = "is empty" if not block.search else f"occurs {count} times instead of once"
-            return NotApplicable(change=edit.change, because=f"block {number}: its search text {found}: {_shown(block.search)}")
+            found = f"occurs {count} times instead of once: {_shown(block.search)}" if block.search else "is empty"
+            return NotApplicable(change=edit.change, because=f"block {number}: its search text {found}")
         source = source.model_copy(update={"text": text})
     if edit.add_flags:
         plan = plan.model_copy(update={"flags": tuple(dict.fromkeys((*plan.flags, *edit.add_flags)))})

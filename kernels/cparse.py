@@ -19,10 +19,14 @@ _SKIP = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _KNOB = re.compile(
-    r"^[ \t]*#[ \t]*ifndef[ \t]+(\w+)[ \t]*\n[ \t]*#[ \t]*define[ \t]+\1[ \t]+(-?\d+)[^\n]*\n[ \t]*#[ \t]*endif", re.MULTILINE
+    r"^[ \t]*#[ \t]*ifndef[ \t]+(\w+)[ \t]*\n"
+    r"[ \t]*#[ \t]*define[ \t]+\1[ \t]+(-?\d+)[^\n]*\n[ \t]*#[ \t]*endif",
+    re.MULTILINE,
 )
 _LOOP = re.compile(r"\b(for|while|do)\b")
-_HEAD = re.compile(r"(\w+)\s*\(([^(){};]*(?:\([^()]*\)[^(){};]*)*)\)\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?\Z", re.DOTALL)
+_HEAD = re.compile(
+    r"(\w+)\s*\(([^(){};]*(?:\([^()]*\)[^(){};]*)*)\)\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?\Z", re.DOTALL
+)
 _NOT_FUNCTIONS = frozenset(("if", "for", "while", "switch", "return", "sizeof", "do", "else"))
 _CLOSES = {"(": ")", "[": "]", "{": "}"}
 
@@ -159,7 +163,8 @@ def parse_c(text: str) -> CSource:
             comments.append(Comment(span=_span(lines, found.start(), found.end()), text=words.strip()))
     blank = "".join([*pieces, text[at:]])
     knobs = tuple(
-        SourceKnob(name=k.group(1), value=int(k.group(2)), span=_span(lines, k.start(), k.end())) for k in _KNOB.finditer(text)
+        SourceKnob(name=k.group(1), value=int(k.group(2)), span=_span(lines, k.start(), k.end()))
+        for k in _KNOB.finditer(text)
     )
     ends, problem = _brackets(blank, lines)
     functions = _functions(blank, lines, ends)

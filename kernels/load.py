@@ -41,7 +41,8 @@ def load_operator(path_or_name: str) -> Operator:
     if path.is_dir():
         fix = f"write {MANIFEST} there; kernels/reduction/{MANIFEST} is an example"
         raise BadManifest(str(path), f"the folder has no {MANIFEST}", fix=fix)
-    raise UnknownName("operator", path_or_name, known, fix=f"give one of these, or the path of a folder with {MANIFEST}")
+    fix = f"give one of these, or the path of a folder with {MANIFEST}"
+    raise UnknownName("operator", path_or_name, known, fix=fix)
 
 
 def start_candidate(operator: Operator, backend: str = "c") -> Candidate:
@@ -50,7 +51,8 @@ def start_candidate(operator: Operator, backend: str = "c") -> Candidate:
     Raises UnknownName for a backend the operator does not have, BadManifest when the source cannot be read.
     """
     if backend not in operator.backends:
-        raise UnknownName("backend", backend, operator.backends, fix=f"operator {operator.name} is built for these only")
+        fix = f"operator {operator.name} is built for these only"
+        raise UnknownName("backend", backend, operator.backends, fix=fix)
     how = operator.backends[backend]
     text = _text(operator.folder / how.source, f"{operator.folder / MANIFEST}, field 'backends.{backend}.source'")
     source = KernelSource(language="c", text=text, name=Path(how.source).name)
@@ -91,7 +93,8 @@ def _broken(where: str, error: ValidationError) -> BadManifest:
         return BadManifest(f"{where}, field '{field}'", "no such field", fix="remove it or mend its name")
     if first["type"] == "missing":
         return BadManifest(f"{where}, field '{field}'", "it is missing", fix="add it")
-    return BadManifest(f"{where}, field '{field}'", f"{first['msg']}, got {_shown(first['input'])}", fix="mend its value")
+    what = f"{first['msg']}, got {_shown(first['input'])}"
+    return BadManifest(f"{where}, field '{field}'", what, fix="mend its value")
 
 
 def _check_names(operator: Operator, where: str) -> None:
@@ -105,13 +108,16 @@ def _check_names(operator: Operator, where: str) -> None:
             raise BadManifest(f"{where}, field '{field}'", "it is empty", fix="list at least one")
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise BadManifest(f"{where}, field '{field}[{index}]'", f"'{name}' is there twice", fix="keep one of them")
+                what = f"'{name}' is there twice"
+                raise BadManifest(f"{where}, field '{field}[{index}]'", what, fix="keep one of them")
     for field, names in lists[:2]:
         for index, name in enumerate(names):
             if not (name.isidentifier() and name.isascii()):
-                raise BadManifest(f"{where}, field '{field}[{index}].name'", f"'{name}' is no C name", fix="use letters, digits, _")
+                what = f"'{name}' is no C name"
+                raise BadManifest(f"{where}, field '{field}[{index}].name'", what, fix="use letters, digits, _")
     if clash := {a.name for a in operator.axes} & {t.name for t in operator.tensors}:
-        raise BadManifest(f"{where}, field 'tensors'", f"'{min(clash)}' is an axis too", fix="give one of them another name")
+        what = f"'{min(clash)}' is an axis too"
+        raise BadManifest(f"{where}, field 'tensors'", what, fix="give one of them another name")
     if not any(t.role != "in" for t in operator.tensors):
         raise BadManifest(f"{where}, field 'tensors'", "no output", fix="give one tensor the role 'out'")
     drawn = [d.name for d in operator.distributions]
@@ -119,7 +125,8 @@ def _check_names(operator: Operator, where: str) -> None:
         raise _not_listed(f"{where}, field 'timing_distribution'", operator.timing_distribution, drawn)
     for index, tolerance in enumerate(operator.tolerances):
         if tolerance.distribution not in (*drawn, "*"):
-            raise _not_listed(f"{where}, field 'tolerances[{index}].distribution'", tolerance.distribution, [*drawn, "*"])
+            field = f"tolerances[{index}].distribution"
+            raise _not_listed(f"{where}, field '{field}'", tolerance.distribution, [*drawn, "*"])
     limited = {t.distribution for t in operator.tolerances}
     if "*" not in limited and (bare := [d for d in drawn if d not in limited]):
         raise BadManifest(f"{where}, field 'tolerances'", f"none for '{bare[0]}'", fix="add one for it, or one for '*'")
@@ -170,13 +177,15 @@ def _check_shapes(operator: Operator, where: str) -> None:
     for index, shape in enumerate(operator.shapes):
         field = f"{where}, field 'shapes[{index}].axes'"
         if list(shape.axes) != list(minimum):
-            raise BadManifest(field, f"it names {', '.join(shape.axes) or 'none'}", fix=f"give, in this order: {', '.join(minimum)}")
+            named = ", ".join(shape.axes) or "none"
+            raise BadManifest(field, f"it names {named}", fix=f"give, in this order: {', '.join(minimum)}")
         for name, value in shape.axes.items():
             if not minimum[name] <= value < 1 << 31:
                 fix = f"from {minimum[name]} to {(1 << 31) - 1}"
                 raise BadManifest(f"{field}.{name}", f"{value} is out of range", fix=fix)
         if not shape.weight > 0:
-            raise BadManifest(f"{where}, field 'shapes[{index}].weight'", f"{shape.weight} is not positive", fix="use 1.0")
+            what = f"{shape.weight} is not positive"
+            raise BadManifest(f"{where}, field 'shapes[{index}].weight'", what, fix="use 1.0")
         for name, text in _expressions(operator):
             _check_value(text, shape.axes, f"{where}, field '{name}', shape {shape.key}")
     if not operator.timed():
@@ -200,7 +209,8 @@ def _text(path: Path, where: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadManifest(where, f"{path.name} cannot be read ({error})", fix="make it a readable UTF-8 file") from error
+        what = f"{path.name} cannot be read ({error})"
+        raise BadManifest(where, what, fix="make it a readable UTF-8 file") from error
 
 
 def _field(loc: tuple[int | str, ...]) -> str:

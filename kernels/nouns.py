@@ -1,6 +1,7 @@
 """What is to be computed and what may be changed: the nouns of this room.
 
-Expressions (strings such as `rows * max(n - 1, 0)`) are the small subset of Python that `kernelcrew.kernels.expr` reads.
+Expressions (strings such as `rows * max(n - 1, 0)`) are the small subset of Python that `kernelcrew.kernels.expr`
+reads.
 """
 
 from __future__ import annotations
@@ -178,8 +179,8 @@ class Candidate(Record):
 
     @property
     def identity(self) -> str:
-        """Hash of what runs: sources, plans and rules, nothing else."""
-        return hash_of([v.model_dump(mode="json") for v in self.variants])
+        """Hash of what runs: sources, plans and rules; not file names, not authors."""
+        return hash_of([[v.when, v.source.language, v.source.text, v.plan] for v in self.variants])
 
 
 class Backend(Record):
@@ -289,7 +290,7 @@ class Risk(Record):
 
 
 class Change(Record):
-    """One idea. Identity: operator, backend, mechanism, target, knob values; platform and toolchain are circumstances."""
+    """One idea. Identity: operator, backend, mechanism, target, knob values. Platform, toolchain are circumstances."""
 
     id: str
     """Unique in the proposal: a short slug."""
@@ -313,7 +314,8 @@ class Change(Record):
     def features(self, operator: str, backend: str) -> dict[str, str]:
         """What memory and the no-go list match on."""
         knobs = ";".join(f"{k.name}={k.value}" for k in sorted(self.knobs, key=lambda k: k.name))
-        return {"operator": operator, "backend": backend, "mechanism": self.mechanism, "target": self.target, "knobs": knobs}
+        where = {"operator": operator, "backend": backend}
+        return {**where, "mechanism": self.mechanism, "target": self.target, "knobs": knobs}
 
 
 class Proposal(Record):

@@ -5,8 +5,8 @@ in its metadata as JSON beside the fields that can be filtered on; the vector is
 
 Collections of up to `exact_limit` entries are searched exactly, above that Chroma's index is asked. Both read vectors
 from an index that is stale once another process has written (Chroma then misses entries, or fails to find their
-vectors), so the store is opened anew whenever the count has moved. Every write of every process holds the lock file, and
-whoever reads vectors shares it, so that nothing moves between the count and the reading.
+vectors), so the store is opened anew whenever the count has moved. Every write of every process holds the lock file,
+and whoever reads vectors shares it, so that nothing moves between the count and the reading.
 """
 
 from __future__ import annotations

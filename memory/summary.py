@@ -162,7 +162,7 @@ def _evidence(change: Change, findings: Findings, composite: bool) -> str:
     foretold = findings.hypotheses.get(change.id)
     said = f" The expected figure: {foretold}." if foretold else ""
     if effect:
-        return f"Alone in its set (screen): {_pairs(effect)}.{said}"
+        return f"Its own share of the set (ablation, screen): {_pairs(effect)}.{said}"
     timing = findings.measured()
     if timing is None:
         return f"Not timed.{said}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kernelcrew.memory.nouns import Hit, Rationale, TriedPatch
-from kernelcrew.memory.rebuild import rebuild
+from kernelcrew.memory.rebuild import export_jsonl, import_jsonl, rebuild
 from kernelcrew.memory.embed import choose
 from kernelcrew.memory.store import Memory
 from kernelcrew.platforms.detect import detect
@@ -47,3 +49,15 @@ def rebuild_memory(settings: Settings) -> Restored:
     with Memory(settings.home, choose(settings.embedder)[0]) as memory:
         counts = rebuild(memory, tried, reasons)
     return Restored(tried=counts.get("tried", 0), rationale=counts.get("rationale", 0))
+
+
+def export_memory(settings: Settings, path: Path) -> int:
+    """Every entry as a line of JSON, vectors included; how many."""
+    with Memory(settings.home, choose(settings.embedder)[0]) as memory:
+        return export_jsonl(memory, path)
+
+
+def import_memory(settings: Settings, path: Path) -> int:
+    """Take in what an export wrote; how many entries."""
+    with Memory(settings.home, choose(settings.embedder)[0]) as memory:
+        return import_jsonl(memory, path)

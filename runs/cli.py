@@ -183,6 +183,22 @@ def rebuild(workdir: Workdir = None, json: AsJson = False) -> None:
     show.restored(rebuild_memory(resolve(workdir)), json=json)
 
 
+@memory_app.command("export")
+def export_(path: Annotated[Path, typer.Argument(help="File to write (JSON lines).")], workdir: Workdir = None) -> None:
+    """Write every entry of the memory store as a line of JSON, vectors included."""
+    from kernelcrew.runs.asking_memory import export_memory
+
+    show.moved("written", export_memory(resolve(workdir), path), path)
+
+
+@memory_app.command("import")
+def import_(path: Annotated[Path, typer.Argument(help="File that an export wrote.")], workdir: Workdir = None) -> None:
+    """Take in the entries that an export wrote; the same id twice is one entry."""
+    from kernelcrew.runs.asking_memory import import_memory
+
+    show.moved("read", import_memory(resolve(workdir), path), path)
+
+
 def main() -> NoReturn:
     """The console script. Expected stops end with a message, never with a traceback."""
     try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kernelcrew.runs.figures import BenchRecord
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
-out = Console(highlight=False)
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 @contextmanager
@@ -57,16 +57,14 @@ def play_to_end(crew: Crew, *, json: bool) -> None:
         write_report(crew.journal.folder)
     finally:
         crew.close()
-    table(record)
+    table(record, quiet=json)
     if json:
         emit(run_json(record))
 
 
-def table(record: RunRecord) -> None:
+def table(record: RunRecord, *, quiet: bool = False) -> None:
     """The readable result: what was tried, what became of it and why, ratios, where the report lies."""
-    console = err if not sys.stdout.isatty() and "--json" in sys.argv else out
-    if "--json" in sys.argv:
-        console = err
+    console = err if quiet else out
     tried = Table(
         title=f"{record.operator} on {record.platform}: what was tried", title_justify="left", show_lines=True
     )
@@ -90,7 +88,7 @@ def table(record: RunRecord) -> None:
             console.print(f"not tried again  {line}")
     console.print(f"started from  {record.baseline.incumbent_from}")
     console.print(f"stopped       {record.stop_reason}")
-    console.print(f"report        {record.report}")
+    console.print(f"report        {record.report}", soft_wrap=True)
 
 
 def classes_of(record: RunRecord) -> list[str]:
@@ -288,6 +286,11 @@ def restored(found: Restored, *, json: bool) -> None:
         emit(found.model_dump(mode="json"))
         return
     out.print(f"rebuilt from the journals: {found.tried} tried patches, {found.rationale} reasons")
+
+
+def moved(verb: str, entries: int, path: Path) -> None:
+    """How many entries an export or import moved."""
+    out.print(f"{entries} entries {verb}: {path}", markup=False)
 
 
 def bench(found: BenchRecord, *, json: bool) -> None:

@@ -103,7 +103,7 @@ def register_role_tools(bus: Bus, crew: Crew) -> None:
 
     def try_compile(args: CompileArgs) -> Compiled:
         patch = to_patch(PatchAnswer(edits=args.edits, note=""), "scratch", "team")
-        made = compose(crew.stands().candidate, patch, None)
+        made = compose(crew.stands().candidate, patch, None, operator=crew.operator)
         if isinstance(made, NotApplicable):
             return Compiled(status="not applicable", why=f"{made.change}: {made.because}")
         scratch = made.model_copy(

@@ -6,6 +6,7 @@ from kernelcrew.kernels.nouns import Candidate
 from kernelcrew.kernels.planfile import from_files
 from kernelcrew.record import Record
 from kernelcrew.runs.crew import Lab
+from kernelcrew.tools.policy import START
 
 
 class Incumbent(Record):
@@ -33,7 +34,8 @@ def find_incumbent(crew: Lab, start: Candidate, backend: str) -> Incumbent:
     }
     candidate = from_files(files, f"commit {found.commit[:12]}")
     return Incumbent(
-        candidate=candidate.model_copy(update={"author": "incumbent"}),
+        # It passed the rationale gate when it was adopted; its commits carry the words.
+        candidate=candidate.model_copy(update={"author": START}),
         commit=found.commit,
         source=found.reason or f"commit {found.commit[:12]}",
     )

@@ -39,6 +39,7 @@ def measure_baseline(crew: Crew) -> Baseline:
         "baseline.incumbent", Incumbent, [start.identity], lambda: find_incumbent(crew, start, crew.start.backend)
     )
     incumbent = found.candidate or start
+    crew.say("baseline", f"start from {found.source}" if found.candidate else f"start from the {found.source} kernel")
     flagged = with_contract_flags(crew.operator, crew.start.backend, start)
     args = BuildArgs(candidates=(start, incumbent, flagged))
     crew.say("baseline", "build the start kernel, the incumbent, and the start with contract flags alone")

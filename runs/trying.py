@@ -57,7 +57,7 @@ def composed(
     crew: Crew, standing: Standing, proposal: Proposal, patch: Patch, subset: tuple[str, ...] | None = None
 ) -> Candidate | NotApplicable:
     """The incumbent with the proposal's changes (or a subset), carrying the rationale of each."""
-    made = compose(standing.candidate, patch, subset)
+    made = compose(standing.candidate, patch, subset, operator=crew.operator)
     if isinstance(made, NotApplicable):
         return made
     kept = [c for c in proposal.changes if subset is None or c.id in subset]

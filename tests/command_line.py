@@ -1,15 +1,14 @@
-"""The command line as a person calls it, in a process of its own."""
+"""The command line as a person calls it: a process of its own, with no limits but time."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from kernelcrew import proc
 
 
 @dataclass(frozen=True)
@@ -24,9 +23,17 @@ class SmallRun:
         return str(self.answer["run"])
 
 
-def call_kernelcrew(*words: str, cwd: Path, time_s: float = 240.0) -> proc.ProcResult:
-    """The command line, as a person would call it, in a process of its own."""
+def call(
+    argv: Sequence[str], cwd: Path, more: Mapping[str, str] | None = None, time_s: float = 240.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a program with this environment's commands first on the PATH, and none of kernelcrew's variables set."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = {**{k: v for k, v in os.environ.items() if not k.startswith("KERNELCREW_")}, "PATH": path}
-    limits = proc.Limits(time_s=time_s, output_bytes=1 << 30)
-    return proc.run(["kernelcrew", *words], cwd=cwd, env=env, limits=limits)
+    env = {**{k: v for k, v in os.environ.items() if not k.startswith("KERNELCREW_")}, "PATH": path, **(more or {})}
+    return subprocess.run(
+        argv, cwd=cwd, env=env, timeout=time_s, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+
+
+def call_kernelcrew(*words: str, cwd: Path, time_s: float = 240.0) -> subprocess.CompletedProcess[str]:
+    """One kernelcrew command."""
+    return call(["kernelcrew", *words], cwd, time_s=time_s)

@@ -14,5 +14,5 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
     workdir = tmp_path_factory.mktemp("small run")
     words = ("run", "reduction", "--rounds", "1", "--budget-min", "1", "--seed", "1", "--json")
     done = call_kernelcrew(*words, cwd=workdir)
-    assert done.ok, done.err
-    return SmallRun(workdir, json.loads(done.out.splitlines()[-1]))
+    assert done.returncode == 0, done.stderr
+    return SmallRun(workdir, json.loads(done.stdout.splitlines()[-1]))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import SmallRun, call_kernelcrew
+from command_line import SmallRun, call, call_kernelcrew
 from model_server import serve_recipes
 from readme import Command, commands, options, readme
 
-from kernelcrew import proc
+from kernelcrew.runs.cli import main
 
 COMMANDS = commands(readme())
 SUBCOMMANDS = ("run", "resume", "judge", "query", "report", "operators", "platforms", "doctor", "bench")
@@ -28,16 +28,13 @@ class Reader:
         self.server = server
         self.typed: list[str] = []
 
-    def types(self, command: Command) -> proc.ProcResult:
+    def types(self, command: Command) -> subprocess.CompletedProcess[str]:
         """Run one command, with the variables that the commands before it have set."""
         text = command.text.replace("http://127.0.0.1:8000/v1", self.server)
         setting = [line for line in self.typed if line.split("=", 1)[0].isidentifier()]
         script = "\n".join(["set -euo pipefail", *setting, text])
         self.typed.append(text)
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        env = {"PATH": path, "HOME": str(self.folder), "LC_ALL": "C.UTF-8", "OPENAI_API_KEY": "none"}
-        limits = proc.Limits(time_s=240, output_bytes=1 << 30)
-        return proc.run(["bash", "-c", script], cwd=self.folder, env=env, limits=limits)
+        return call(["bash", "-c", script], self.folder, {"HOME": str(self.folder), "OPENAI_API_KEY": "none"})
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +56,9 @@ def test_a_command_of_the_readme_runs(command: Command, reader: Reader, small_ru
         assert {"run", "decisions", "speedup", "speedup_over_start", "report"} <= set(small_run.answer)
         return
     done = reader.types(command)
-    assert done.ok, f"{command.text}\n{done.out}\n{done.err}"
+    assert done.returncode == 0, f"{command.text}\n{done.stdout}\n{done.stderr}"
     if "--json" in command.words and ">" not in command.words:
-        assert isinstance(json.loads(done.out.splitlines()[-1]), dict)
+        assert isinstance(json.loads(done.stdout.splitlines()[-1]), dict)
 
 
 def test_the_readme_shows_every_subcommand_that_it_names() -> None:
@@ -74,11 +71,36 @@ def test_the_readme_names_no_option_that_is_not_there(tmp_path: Path) -> None:
     known: set[str] = set()
     for name in SUBCOMMANDS:
         done = call_kernelcrew(name, "--help", cwd=tmp_path)
-        assert done.ok, done.err
-        known |= options(done.out)
+        assert done.returncode == 0, done.stderr
+        known |= options(done.stdout)
     named = options("\n".join(line for line in readme().splitlines() if "git " not in line))
     assert named - known == set()
     assert {"--rounds", "--budget-min", "--seed", "--workdir", "--base-url"} <= known
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        ("run nothing", 2, "Known: reduction"),
+        ("run reduction --platform nothing", 2, "Known: auto"),
+        ("run reduction --backend nothing", 2, "Known: c"),
+        ("run reduction --model nothing", 2, "Known: openai:NAME"),
+        ("run reduction --rounds 0", 2, "--rounds must be at least 1"),
+        ("run reduction --nothing", 2, "--nothing"),
+        ("nothing", 2, "nothing"),
+        ("report nothing", 2, "kernelcrew run reduction"),
+        ("judge reduction --source nothing.c", 2, "nothing.c"),
+    ],
+)
+def test_bad_input_is_answered_as_the_readme_says(
+    words: str, status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stopped:
+        patch.chdir(tmp_path)
+        patch.setattr(sys, "argv", ["kernelcrew", *words.split()])
+        main()
+    assert stopped.value.code == status
+    assert says in capsys.readouterr().err
 
 
 def test_a_reader_finds_commands_and_notices_failures(tmp_path: Path) -> None:
@@ -86,7 +108,7 @@ def test_a_reader_finds_commands_and_notices_failures(tmp_path: Path) -> None:
     found = commands(text)
     assert [(c.line, c.text) for c in found] == [(3, "A=1"), (4, "cat <<END\nx  y\n\nEND")]
     someone = Reader(tmp_path, "")
-    assert someone.types(found[0]).ok
-    assert someone.types(found[1]).out == "x  y\n\n"
-    assert someone.types(Command(1, 'test "$A" = 1')).ok
-    assert not someone.types(Command(1, "false | true")).ok
+    assert someone.types(found[0]).returncode == 0
+    assert someone.types(found[1]).stdout == "x  y\n\n"
+    assert someone.types(Command(1, 'test "$A" = 1')).returncode == 0
+    assert someone.types(Command(1, "false | true")).returncode == 1

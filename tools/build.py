@@ -139,7 +139,8 @@ class Builder:
         toolchain = self._toolchain
         several = len(candidate.variants) > 1
         self._write(candidate, backend, folder)
-        commands, objects = [], []
+        commands: list[str] = []
+        objects: list[str] = []
         said: list[Diagnostic] = []
         loops: tuple[LoopRemark, ...] = ()
         for number, variant in enumerate(candidate.variants, 1):

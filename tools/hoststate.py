@@ -10,7 +10,7 @@ import gc
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from kernelcrew.record import Record
@@ -95,25 +95,20 @@ def cache_bytes(core: int | None = None, sys: Path = Path("/sys/devices/system/c
 
 @contextmanager
 def quiet_parent(core: int | None) -> Iterator[None]:
-    """Keep this process off the measured core, its garbage collector still, and other work behind it and its children.
+    """Keep this process off the measured core and its garbage collector still while samples run.
 
-    All is put back at the end. On one core the process stays where it is; only root may go before others.
+    Both are put back at the end. On one core, or without the right to choose, the process stays where it is.
     """
     before = os.sched_getaffinity(0)
     others = before - {core}
     collecting = gc.isenabled()
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
     gc.disable()
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, -20)
     if others and others != before:
         os.sched_setaffinity(0, others)
     try:
         yield
     finally:
         os.sched_setaffinity(0, before)
-        with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, nice)
         if collecting:
             gc.enable()
 

@@ -122,7 +122,7 @@ def _word(token: Token) -> list[Diagnostic]:
 
 def _macros(lexed: Lexed) -> dict[str, set[str]]:
     """Macros of the file, each with its parameters."""
-    macros: Mapping[str, set[str]] = {}
+    macros: dict[str, set[str]] = {}
     for directive in lexed.directives:
         if directive.name == "define" and directive.tokens:
             end = _close(directive.tokens, 1) if len(directive.tokens) > 1 and directive.tokens[1].text == "(" else 0

@@ -9,7 +9,6 @@ import json
 import mmap
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,8 +42,9 @@ class Reference:
         self._operator = operator
         self._path = reference_path(operator).resolve()
         self._limit_s = limit_s
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: proc.Child | None = None
         self._link: socket.socket | None = None
+        self._memories: dict[str, _Memory] = {}
 
     def values(self, inputs: Mapping[str, NDArray[Any]], axes: Mapping[str, int]) -> Expected:
         """Value and condition scale (float64, in the output's shape) of each output for these inputs.
@@ -53,22 +53,25 @@ class Reference:
         """
         link = self._started()
         given, listed = _place(inputs)
-        with _Memory(given) as source, _Memory(self._results(axes)[0]) as results:
-            for item in listed:
-                source.array(item["shape"], item["dtype"], item["offset"])[...] = inputs[item["name"]]
-            outputs = self._results(axes)[1]
-            asked = {"axes": dict(axes), "inputs": listed, "outputs": outputs}
-            self._exchange(link, json.dumps(asked).encode(), [source.descriptor, results.descriptor])
-            return {
-                item["name"]: (
-                    results.array(item["shape"], "float64", item["offsets"][0]).copy(),
-                    results.array(item["shape"], "float64", item["offsets"][1]).copy(),
-                )
-                for item in outputs
-            }
+        taken, outputs = self._results(axes)
+        source, results = self._memory("inputs", given), self._memory("results", taken)
+        for item in listed:
+            source.array(item["shape"], item["dtype"], item["offset"])[...] = inputs[item["name"]]
+        asked = {"axes": dict(axes), "inputs": listed, "outputs": outputs}
+        self._exchange(link, json.dumps(asked).encode(), [source.descriptor, results.descriptor])
+        return {
+            item["name"]: (
+                results.array(item["shape"], "float64", item["offsets"][0]).copy(),
+                results.array(item["shape"], "float64", item["offsets"][1]).copy(),
+            )
+            for item in outputs
+        }
 
     def close(self) -> None:
-        """End the child; the next question starts another."""
+        """End the child and free its memory; the next question starts another."""
+        for memory in self._memories.values():
+            memory.close()
+        self._memories.clear()
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -101,6 +104,15 @@ class Reference:
         ours.settimeout(self._limit_s)
         self._link = ours
         return ours
+
+    def _memory(self, name: str, size_bytes: int) -> _Memory:
+        """The memory file of that name, kept from question to question: new pages cost more than the copy into them."""
+        held = self._memories.get(name)
+        if held is None or held.size_bytes < size_bytes:
+            if held is not None:
+                held.close()
+            held = self._memories[name] = _Memory(size_bytes)
+        return held
 
     def _exchange(self, link: socket.socket, message: bytes, descriptors: list[int]) -> None:
         fix = "run it by itself on small inputs and mend it"
@@ -135,23 +147,19 @@ class Reference:
 
 
 class _Memory:
-    """A memory file of some bytes, mapped here; a context manager."""
+    """A memory file of some bytes, mapped here."""
 
     def __init__(self, size_bytes: int) -> None:
-        size = max(size_bytes, mmap.PAGESIZE)
+        self.size_bytes = max(size_bytes, mmap.PAGESIZE)
         self.descriptor = os.memfd_create("reference", os.MFD_CLOEXEC)
-        os.ftruncate(self.descriptor, size)
-        self._map = mmap.mmap(self.descriptor, size)
+        os.ftruncate(self.descriptor, self.size_bytes)
+        self._map = mmap.mmap(self.descriptor, self.size_bytes)
 
     def array(self, shape: tuple[int, ...], dtype: str, offset: int) -> NDArray[Any]:
         return np.ndarray(shape, dtype=dtype, buffer=self._map, offset=offset)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the descriptor; the mapping goes with its last view."""
         os.close(self.descriptor)
 
 

@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 
+MAPPINGS: dict[tuple[int, int], mmap.mmap] = {}
+MOST_MAPPINGS = 2
+
 
 def serve(link: socket.socket, path: str, largest: int) -> None:
     """Answer requests until the other side closes."""
@@ -39,12 +42,13 @@ def serve(link: socket.socket, path: str, largest: int) -> None:
 
 
 def _compute(reference: Callable[..., Any], asked: dict[str, Any], descriptors: list[int]) -> dict[str, str]:
-    given = mmap.mmap(descriptors[0], 0, access=mmap.ACCESS_READ)
-    taken = mmap.mmap(descriptors[1], 0)
+    given, taken = (_mapped(descriptor) for descriptor in descriptors)
     inputs = {
         item["name"]: np.ndarray(tuple(item["shape"]), dtype=item["dtype"], buffer=given, offset=item["offset"])
         for item in asked["inputs"]
     }
+    for array in inputs.values():
+        array.flags.writeable = False
     results = reference(inputs, dict(asked["axes"]))
     for item in asked["outputs"]:
         name, shape = item["name"], tuple(item["shape"])
@@ -56,6 +60,17 @@ def _compute(reference: Callable[..., Any], asked: dict[str, Any], descriptors: 
                 return {"error": f"the {what} of '{name}' has shape {found.shape}, expected {shape}"}
             np.ndarray(shape, dtype=np.float64, buffer=taken, offset=offset)[...] = found
     return {}
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    """The memory behind a descriptor. Mappings are kept, since touching new pages costs more than the arithmetic."""
+    status = os.fstat(descriptor)
+    key = (status.st_dev, status.st_ino)
+    if key not in MAPPINGS:
+        while len(MAPPINGS) >= MOST_MAPPINGS:
+            del MAPPINGS[next(iter(MAPPINGS))]
+        MAPPINGS[key] = mmap.mmap(descriptor, 0)
+    return MAPPINGS[key]
 
 
 def _words(error: Exception, path: str) -> str:

@@ -45,6 +45,8 @@ from kernelcrew.tools.timing_sequence import Progress, begin
 
 TOGETHER = 5
 """Candidates screened in one block at most: more would lie too far from their baseline in time."""
+LARGE_BYTES = 64 << 20
+"""Rings from this size on get two pairs fewer: they are slow to refresh, and their long samples vary little."""
 CANDIDATE, BASELINE, START, COPY = "candidate", "baseline", "start", "copy"
 TRUSTED = (BASELINE, START, COPY)
 """Contenders that were verified before; the first one present is what outputs are compared with."""
@@ -128,16 +130,18 @@ class Bench:
         """The build against its own copy. Raises HarnessError when its own outputs disagree with each other."""
         builds = {BASELINE: build, COPY: build}
         shapes = self.operator.timed()
-        lanes = [Lane(shape=s, names=(BASELINE, COPY)) for s in shapes]
-        blocks = [self._block("aa", builds, lanes, self.pace.screen_pairs) for _ in range(self.pace.noise_blocks)]
+        lanes = [self._lane(s, (BASELINE, COPY), self.pace.screen_pairs) for s in shapes]
+        blocks: list[Block] = []
+        while len(blocks) < self.pace.noise_blocks and not too_disturbed(blocks):
+            blocks.append(self._block("aa", builds, lanes))
         table = noise_table(blocks, shapes, Sides(candidate=COPY, baseline=BASELINE))
         self._tables[build.artifact_hash] = table
         return table.noise
 
     def call_times(self, build: Build, include_held_out: bool = False) -> dict[str, float]:
         """Median time of one call in us, by shape, of one build alone."""
-        lanes = [Lane(shape=s, names=(BASELINE,)) for s in self._shapes(include_held_out)]
-        blocks = [self._block("times", {BASELINE: build}, lanes, self.pace.screen_pairs) for _ in range(2)]
+        lanes = [self._lane(s, (BASELINE,), self.pace.screen_pairs) for s in self._shapes(include_held_out)]
+        blocks = [self._block("times", {BASELINE: build}, lanes) for _ in range(2)]
         return call_times(blocks, BASELINE)
 
     def ring_bytes(self) -> dict[str, int]:
@@ -191,8 +195,10 @@ class Bench:
             needed = contest.block_s * (1 + self.pace.estimate_blocks)
             if self.lab.now() + needed > contest.deadline:
                 return progress, contest, True
-            lanes = [lane for s in contest.shapes if (lane := _lane(progress, s)) is not None]
-            block = self._block("decide", contest.builds, lanes, self.pace.pairs)
+            asked = [(s, *progress.needs(s)) for s in contest.shapes]
+            names = {False: (CANDIDATE, BASELINE), True: (CANDIDATE, BASELINE, START)}
+            lanes = [self._lane(s, names[with_start], self.pace.pairs) for s, needed, with_start in asked if needed]
+            block = self._block("decide", contest.builds, lanes)
             contest = contest.after(block)
             if contest.fault or too_disturbed(contest.blocks):
                 break
@@ -200,13 +206,14 @@ class Bench:
         return progress, contest, False
 
     def _estimate(self, contest: _Contest) -> tuple[tuple[Block, ...], _Contest]:
-        """New blocks over every shape; fewer than planned when time runs out, one at least, none after a fault."""
+        """New blocks over every shape; one when the host is too disturbed or time runs out, none after a fault."""
         new: list[Block] = []
-        lanes = [Lane(shape=s, names=(CANDIDATE, BASELINE)) for s in contest.shapes]
+        lanes = [self._lane(s, (CANDIDATE, BASELINE), self.pace.pairs) for s in contest.shapes]
         while len(new) < self.pace.estimate_blocks and not contest.fault:
-            if new and self.lab.now() + new[-1].seconds > contest.deadline:
+            late = bool(new) and self.lab.now() + new[-1].seconds > contest.deadline
+            if late or (new and too_disturbed(contest.blocks)):
                 break
-            new.append(self._block("estimate", contest.builds, lanes, self.pace.pairs))
+            new.append(self._block("estimate", contest.builds, lanes))
             contest = contest.after(new[-1])
         return tuple(new), contest
 
@@ -218,9 +225,9 @@ class Bench:
         contest = _Contest(builds, shapes, table, self.lab.now(), self.lab.host())
         for _ in range(self.pace.screen_blocks):
             left = [n for n in names if n not in contest.faults]
-            if left:
-                lanes = [Lane(shape=s, names=(*left, BASELINE)) for s in shapes]
-                contest = contest.after(self._block("screen", builds, lanes, self.pace.screen_pairs))
+            if left and not too_disturbed(contest.blocks):
+                lanes = [self._lane(s, (*left, BASELINE), self.pace.screen_pairs) for s in shapes]
+                contest = contest.after(self._block("screen", builds, lanes))
         return [self._screened(contest, name) for name in names]
 
     def _screened(self, contest: _Contest, name: str) -> Timing:
@@ -247,13 +254,13 @@ class Bench:
             seconds=round(self.lab.now() - contest.began, 3),
         )
 
-    def _block(self, phase: str, builds: Mapping[str, Build], lanes: Sequence[Lane], pairs: int) -> Block:
+    def _block(self, phase: str, builds: Mapping[str, Build], lanes: Sequence[Lane]) -> Block:
         """One block with fresh workers for those who run in it. Raises HarnessError when a trusted one fails."""
         running = {n for lane in lanes for n in lane.names}
         used = {n: b for n, b in builds.items() if n in running}
         began = self.lab.now()
         with self.lab.stand(used, [n for n in TRUSTED if n in used]) as stand:
-            block = run_block(stand, phase, lanes, pairs, self.rng)
+            block = run_block(stand, phase, lanes, self.rng)
         for name in TRUSTED:
             if name in block.wrong:
                 raise HarnessError(
@@ -261,6 +268,10 @@ class Bench:
                     fix="verify it again with `kernelcrew judge`; it may depend on what lies beside its buffers",
                 )
         return block.model_copy(update={"seconds": self.lab.now() - began})
+
+    def _lane(self, shape: Shape, names: tuple[str, ...], pairs: int) -> Lane:
+        large = self.lab.ring_bytes(shape) >= LARGE_BYTES
+        return Lane(shape=shape, names=names, pairs=max(2, pairs - 2) if large else pairs)
 
     def _shapes(self, held_out: bool) -> tuple[Shape, ...]:
         return (*self.operator.timed(), *(self.operator.held_out() if held_out else ()))
@@ -275,12 +286,6 @@ class Bench:
         if own is None and self._tables:
             own = max(self._tables.values(), key=lambda t: t.noise.aa_sd)
         return own or self._measured_table(baseline)
-
-
-def _lane(progress: Progress, shape: Shape) -> Lane | None:
-    needed, against_start = progress.needs(shape)
-    names = (CANDIDATE, BASELINE, START) if against_start else (CANDIDATE, BASELINE)
-    return Lane(shape=shape, names=names) if needed else None
 
 
 def _ending(progress: Progress, contest: _Contest, late: bool) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from kernelcrew.tools.estats import (
 )
 from kernelcrew.tools.hoststate import HostReading, between
 from kernelcrew.tools.nouns import Answer, ClassTiming, Noise, ShapeTiming
-from kernelcrew.tools.timing_blocks import Block, call_times, discarded
+from kernelcrew.tools.timing_blocks import Block, call_times, heat_counts
 from kernelcrew.tools.timing_sequence import Progress
 
 NOISY_CLASS = 0.03
@@ -29,7 +29,7 @@ NOISY_CLASS = 0.03
 NOISY_SHAPE = 0.08
 """The same for one shape: at twice this spread a shape that is as fast as before loses one block in four."""
 NOISY_DISCARDS = 1 / 3
-"""Share of disturbed heats beyond which the host is too noisy."""
+"""Share of lost heats beyond which the host is too noisy."""
 FLAGGED = 10.0
 """A gain above this is verified again with new seeds and flagged for a person."""
 
@@ -68,20 +68,24 @@ class Sides(Record):
 def noise_table(blocks: Sequence[Block], shapes: Sequence[Shape], sides: Sides) -> NoiseTable:
     """Spread of the class statistic and of each shape; the largest class counts for all."""
     logs = [b.logs(sides.candidate, sides.baseline) for b in blocks]
-    by_shape = {s.key: deviation([row[s.key] for row in logs if s.key in row]) for s in shapes}
+    by_shape = {s.key: spread([row[s.key] for row in logs if s.key in row], NOISY_SHAPE) for s in shapes}
     by_class = [[class_statistic(row, keys) for row in logs] for keys in members(shapes).values()]
-    aa_sd = max((deviation([v for v in values if v is not None]) for values in by_class), default=0.0)
+    aa_sd = max((spread([v for v in values if v is not None], NOISY_CLASS) for values in by_class), default=0.0)
     worst = max(by_shape.values(), default=0.0)
-    bad, heats = discarded(blocks)
-    lost = heats and bad / heats > NOISY_DISCARDS
+    lost = too_disturbed(blocks)
     quiet = aa_sd <= NOISY_CLASS and worst <= NOISY_SHAPE and not lost
     figures = f"a class differs from its own copy by {aa_sd:.2%} sd, the worst shape by {worst:.2%}"
     if lost:
-        figures += f"; {bad} of {heats} pairs were disturbed"
+        figures += f"; {lost}"
     reason = f"quiet: {figures}" if quiet else f"too noisy: {figures} (limits {NOISY_CLASS:.0%} and {NOISY_SHAPE:.0%})"
     noise = Noise(aa_sd=aa_sd, worst_shape_sd=worst, quiet=quiet, reason=reason)
     seconds = max((b.seconds for b in blocks), default=0.0)
     return NoiseTable(noise=noise, shapes=by_shape, call_us=call_times(blocks, sides.baseline), block_s=seconds)
+
+
+def spread(values: Sequence[float], unknown: float) -> float:
+    """`deviation` of three blocks or more; of fewer little is known, and `unknown` is taken unless they spread more."""
+    return deviation(values) if len(values) >= 3 else max(deviation(values), unknown)
 
 
 def members(shapes: Sequence[Shape]) -> dict[ShapeClass, list[str]]:
@@ -140,21 +144,27 @@ def screen_answers(
 def confirmed_answers(
     found: Estimates, shapes: Sequence[Shape], table: NoiseTable, progress: Progress
 ) -> tuple[tuple[ClassTiming, ...], tuple[ShapeTiming, ...]]:
-    """Answers of the sequential tests, ratios of the new blocks; a shape that lost over 5 % there is slower."""
-    worse = [s.key for s in shapes if found.shapes[s.key] and _mean(found.shapes[s.key]) < math.log1p(-LARGEST_LOSS)]
+    """Answers of the sequential tests, ratios of the new blocks."""
     rows = []
     for shape in shapes:
         key = shape.key
-        answer = "slower" if key in worse else progress.shapes[key].answer
+        span = interval(found.shapes[key], table.shapes.get(key, 0.0))
+        answer = _unless_lost(progress.shapes[key].answer, span)
         start = progress.shapes_start[key].answer if progress.shapes_start else answer
-        row = shape_row(found, shape, interval(found.shapes[key], table.shapes.get(key, 0.0)), answer)
-        rows.append(row.model_copy(update={"answer_start": start}))
+        rows.append(shape_row(found, shape, span, answer).model_copy(update={"answer_start": start}))
+    answers = {row.shape: row.answer for row in rows}
     classes = []
     for name, values in found.classes.items():
-        keys = progress.classes[name].members
-        row_ = class_row(name, interval(values, table.noise.aa_sd), progress.class_answer(name, keys, worse))
-        classes.append(row_.model_copy(update={"e_value": progress.classes[name].gain.value}))
+        whole = class_row(name, interval(values, table.noise.aa_sd), progress.class_answer(name, answers))
+        classes.append(whole.model_copy(update={"e_value": progress.classes[name].gain.value}))
     return tuple(classes), tuple(rows)
+
+
+def _unless_lost(answer: Answer, span: Interval) -> Answer:
+    """An estimate that lost over 5 % is never passed: slower when its interval says so too, else unknown."""
+    if span.mean >= math.log1p(-LARGEST_LOSS):
+        return answer
+    return "slower" if span.high < 0 or answer == "slower" else "unknown"
 
 
 def shape_row(found: Estimates, shape: Shape, span: Interval, answer: Answer) -> ShapeTiming:
@@ -185,23 +195,24 @@ def host_figures(
 ) -> dict[str, float]:
     """What the host did, and what a person should look at."""
     use = between(before, after)
-    bad, heats = discarded(blocks)
+    heats, bad, by_cpu = heat_counts(blocks)
     ratios = [math.exp(_mean(v)) for v in found.shapes.values() if v]
     top = max(ratios, default=1.0)
     lags = [lag1(values) for values in found.classes.values()]
     return {
         "load1": round(use.load1, 2), "steal_share": round(use.steal_share, 4), "busy_share": round(use.busy_share, 4),
-        "discarded": float(bad), "pairs": float(heats), "suspicious": top if top > FLAGGED else 0.0,
+        "pairs": float(heats), "discarded": float(bad), "by_processor_time": float(by_cpu),
+        "suspicious": top if top > FLAGGED else 0.0,
         "lag1": round(max(lags, default=0.0), 3),
     }
 
 
 def too_disturbed(blocks: Sequence[Block]) -> str:
     """Why the host could decide nothing; '' when few heats were lost."""
-    bad, heats = discarded(blocks)
+    heats, bad, _ = heat_counts(blocks)
     if heats < 20 or bad / heats <= NOISY_DISCARDS:
         return ""
-    return f"{bad} of {heats} pairs were disturbed (preempted, or clocks apart)"
+    return f"{bad} of {heats} pairs were disturbed and count for nothing"
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from kernelcrew.tools.arena import InputRing, OutputRing
 from kernelcrew.tools.hoststate import HostReading, cache_bytes, cpu_ns, quiet_parent, read_host
 from kernelcrew.tools.nouns import Build
 from kernelcrew.tools.sandbox import Sandbox
-from kernelcrew.tools.timing_blocks import SAMPLE_US, Heat, Sampled, calls_for
+from kernelcrew.tools.timing_blocks import LEAST_US, SAMPLE_US, Heat, Sampled, calls_for
 from kernelcrew.tools.timing_check import Checker, Filled
 from kernelcrew.tools.timing_rings import call_bytes, slots_for
 from kernelcrew.tools.worker import Worker
@@ -29,9 +30,6 @@ KEPT_RING_BYTES = 16 << 20
 workers map it anew each time."""
 FIRST_GUESS_US = 300.0
 """A guess at a call's time is good once its batch lasted this long."""
-LOST_US = 30.0
-LOST_SHARE = 0.02
-"""Time that a worker did not have the core for, beyond max(30 us, 2 %) of a sample, disturbs it."""
 BATCH_LIMIT_S = 30.0
 
 
@@ -68,12 +66,16 @@ class WorkerLab:
 
     def ring_bytes(self, shape: Shape) -> int:
         size = call_bytes(self.operator, shape)
-        return size * slots_for(shape, size, cache_bytes(self.core))
+        return size * slots_for(shape, size, self._caches)
+
+    @cached_property
+    def _caches(self) -> dict[int, int]:
+        return cache_bytes(self.core)
 
     def inputs_for(self, shape: Shape) -> InputRing:
         """A ring for the shape's inputs, placed at random; a large one is the same in every block."""
         size = call_bytes(self.operator, shape)
-        slots = slots_for(shape, size, cache_bytes(self.core))
+        slots = slots_for(shape, size, self._caches)
         if size * slots < KEPT_RING_BYTES:
             return InputRing(self.operator, shape.axes, slots, layout="packed", rng=self.rng)
         if shape.key not in self._kept:
@@ -122,16 +124,16 @@ class WorkerStand:
             desk.outputs[name].poison("nan" if self.lab.rng.random() < 0.8 else "large")
         desk.last = {}
         samples: list[Sampled] = []
-        disturbed = ""
         for name in running:
-            sample, held_up = self._sample(desk, name, calls[name])
+            sample = self._sample(desk, name, calls[name])
             if isinstance(sample, str):
                 wrong[name] = sample
-                continue
-            samples.append(sample)
-            disturbed = disturbed or held_up
+            else:
+                samples.append(sample)
         wrong |= self._compared(shape, desk)
-        return Heat(samples=tuple(samples), disturbed=disturbed, wrong=wrong)
+        short = next((s for s in samples if s.elapsed_us < LEAST_US), None)
+        spoilt = f"{short.name}: {short.elapsed_us:.0f} us are no sample" if short else ""
+        return Heat(samples=tuple(samples), spoilt=spoilt, wrong=wrong)
 
     def strict(self, shape: Shape, names: Sequence[str]) -> dict[str, str]:
         """See `Stand.strict`: one slot, chosen at random."""
@@ -174,31 +176,23 @@ class WorkerStand:
         desk.handles[name] = handle = worker.attach(desk.inputs, outputs)
         calls = desk.inputs.slots
         while True:
-            sample = worker.batch(handle, calls, limit_s=BATCH_LIMIT_S)
-            if not sample.ok:
-                return {name: f"{sample.status}: {sample.detail}"}
-            elapsed_us = sample.elapsed_ns / 1000
-            desk.paces_us[name] = elapsed_us / calls
-            if elapsed_us >= FIRST_GUESS_US:
+            sample = _batch(worker, name, handle, calls, 0)
+            if isinstance(sample, str):
+                return {name: sample}
+            busy_us = _busy_us(sample)
+            desk.paces_us[name] = busy_us / calls
+            if busy_us >= FIRST_GUESS_US:
                 return {}
-            calls = min(16 * calls, max(2 * calls, int(calls * 1.2 * FIRST_GUESS_US / elapsed_us)))
+            calls = min(16 * calls, max(2 * calls, int(calls * 1.2 * FIRST_GUESS_US / busy_us)))
 
-    def _sample(self, desk: _Desk, name: str, calls: int) -> tuple[Sampled | str, str]:
-        """One sealed batch: the sample or what went wrong, and what held it up."""
-        worker, handle = self.workers[name], desk.handles[name]
+    def _sample(self, desk: _Desk, name: str, calls: int) -> Sampled | str:
+        """One sealed batch, or what went wrong."""
         rotation = int(self.lab.rng.integers(desk.inputs.slots))
-        before = cpu_ns(worker.pid)
-        sample = worker.batch(handle, calls, rotation, limit_s=BATCH_LIMIT_S)
-        if not sample.ok:
-            return f"{sample.status}: {sample.detail}", ""
-        elapsed_us = sample.elapsed_ns / 1000
-        lost_us = (sample.worker_ns - (cpu_ns(worker.pid) - before)) / 1000 if before >= 0 else 0.0
-        desk.paces_us[name] = min(desk.paces_us[name], elapsed_us / calls)
-        desk.last[name] = Filled(ring=desk.outputs[name], slots=desk.outputs[name].outputs_of(calls, rotation))
-        found = Sampled(name=name, calls=calls, elapsed_us=elapsed_us, worker_us=sample.worker_ns / 1000)
-        allowed = max(LOST_US, LOST_SHARE * elapsed_us)
-        held_up = f"{name} lost the core for {lost_us:.0f} us" if lost_us > allowed else ""
-        return found, held_up
+        sample = _batch(self.workers[name], name, desk.handles[name], calls, rotation)
+        if isinstance(sample, Sampled):
+            desk.paces_us[name] = min(desk.paces_us[name], _busy_us(sample) / calls)
+            desk.last[name] = Filled(ring=desk.outputs[name], slots=desk.outputs[name].outputs_of(calls, rotation))
+        return sample
 
     def _compared(self, shape: Shape, desk: _Desk) -> dict[str, str]:
         """Every output slot of every contender against the first trusted one's, canaries included."""
@@ -214,3 +208,19 @@ class WorkerStand:
                 if reason:
                     wrong[name] = reason
         return wrong
+
+
+def _batch(worker: Worker, name: str, handle: int, calls: int, rotation: int) -> Sampled | str:
+    before = cpu_ns(worker.pid)
+    sample = worker.batch(handle, calls, rotation, limit_s=BATCH_LIMIT_S)
+    if not sample.ok:
+        return f"{sample.status}: {sample.detail}"
+    # The account includes what the worker needs to wake and answer once before the clock starts, some 20 us.
+    cpu_us = (cpu_ns(worker.pid) - before) / 1000 if before >= 0 else -1.0
+    return Sampled(
+        name=name, calls=calls, elapsed_us=sample.elapsed_ns / 1000, worker_us=sample.worker_ns / 1000, cpu_us=cpu_us
+    )
+
+
+def _busy_us(sample: Sampled) -> float:
+    return min(sample.elapsed_us, sample.cpu_us) if sample.cpu_us > 0 else sample.elapsed_us

@@ -158,14 +158,15 @@ class Progress(Record):
         against_start = key in self.shapes_start and self.shapes_start[key].answer == "unknown"
         return for_class or self.shapes[key].answer == "unknown" or against_start, against_start
 
-    def class_answer(self, shape_class: ShapeClass, keys: Sequence[str], worse: Sequence[str]) -> Answer:
-        """faster if so accepted; else what its shapes say together. `worse` are shapes whose estimate lost over 5 %."""
-        if self.classes[shape_class].state == "faster":
+    def class_answer(self, shape_class: ShapeClass, answers: Mapping[str, Answer]) -> Answer:
+        """faster if so accepted; else what the answers of its shapes say together."""
+        test = self.classes[shape_class]
+        if test.state == "faster":
             return "faster"
-        answers = ["slower" if k in worse else self.shapes[k].answer for k in keys]
-        if "slower" in answers:
+        found = {answers[key] for key in test.members}
+        if "slower" in found:
             return "slower"
-        return "not slower" if all(a == "not slower" for a in answers) else "unknown"
+        return "not slower" if found == {"not slower"} else "unknown"
 
 
 def begin(

@@ -9,6 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from kernelcrew.agents.evidence import LoopSpan, MachineFacts, SourceFacts
+from kernelcrew.tools.build_words import IN_ORDER
 from kernelcrew.tools.nouns import Profile, ShapeProfile
 
 FLOAT_BYTES = 4
@@ -51,11 +52,16 @@ def row_fit(shapes: Iterable[ShapeProfile]) -> RowFit | None:
 
 
 def chain_of(source: SourceFacts, profile: Profile, machine: MachineFacts) -> Chain:
-    """Lanes of the innermost work: by the compiler's remarks, or by hand-written vectors; 1 for scalar code."""
+    """Lanes of the innermost work: by the compiler's remarks, or by hand-written vectors; 1 for scalar code.
+
+    A reduction that is vectorised in source order loads vectors and adds them one element after another: 1 lane.
+    """
     by_hand = HAND_VECTORS.search(source.text) is not None
     inner = [loop for loop in source.loops if loop.innermost]
     widths = [
-        r.vector_bytes or 16 for r in profile.loops if r.vectorized and any(i.first <= r.line <= i.last for i in inner)
+        r.vector_bytes or 16
+        for r in profile.loops
+        if r.vectorized and r.message != IN_ORDER and any(i.first <= r.line <= i.last for i in inner)
     ]
     width = machine.vector_bytes if by_hand else max(widths, default=0)
     return Chain(

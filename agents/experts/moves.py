@@ -56,7 +56,8 @@ class Move(NamedTuple):
 
     mechanism: str
     kinds: frozenset[str]
-    classes: frozenset[ShapeClass]
+    classes: tuple[ShapeClass, ...]
+    """Classes that it can serve, the one it is meant for first."""
     target: str
     gain: Callable[[Case], float]
     reason: str
@@ -72,7 +73,6 @@ def _few(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
-EVERY: frozenset[ShapeClass] = frozenset(CLASSES)
 SERIAL = _few("latency", "not_vectorized")
 ROWS = _few("overhead", "not_vectorized", "latency")
 MEMORY = _few("bandwidth", "latency", "not_vectorized")
@@ -119,69 +119,121 @@ def _small_gain(case: Case) -> float:
 
 MOVES: tuple[Move, ...] = (
     Move(
-        "vector_accumulators", SERIAL, EVERY, "inner loop", _vector_gain,
-        "Each add of {where} waits {latency} for the one before it ({cited}). Independent accumulators of {lanes} lanes "
-        "keep several adds in flight and take {lanes} elements a load, so that loads bound the loop.",
+        "vector_accumulators",
+        SERIAL,
+        CLASSES,
+        "inner loop",
+        _vector_gain,
+        "Each add of {where} waits {latency} for the one before it ({cited}). Independent accumulators of {lanes}"
+        " lanes keep several adds in flight and take {lanes} elements a load, so that loads bound the loop.",
     ),
     Move(
-        "small_tail", ROWS, frozenset(("tail", "short")), "rest of a row", _small_gain,
-        "The elements left after whole vectors go through a scalar chain in each row ({cited}). One masked vector takes "
-        "them at once.",
+        "small_tail",
+        ROWS,
+        ("tail", "short"),
+        "rest of a row",
+        _small_gain,
+        "The elements left after whole vectors go through a scalar chain in each row ({cited}). One masked vector"
+        " takes them at once.",
     ),
     Move(
-        "rows_together", ROWS, frozenset(("short", "tail")), "rows loop", _rows_gain,
-        "A short row pays for its start and its horizontal sum ({cited}). Several rows side by side share both: one "
-        "vector of sums is stored instead of one float at a time.",
+        "rows_together",
+        ROWS,
+        ("short", "tail"),
+        "rows loop",
+        _rows_gain,
+        "A short row pays for its start and its horizontal sum ({cited}). Several rows side by side share both: "
+        "one vector of sums is stored instead of one float at a time.",
     ),
     Move(
-        "copy_single_column", ROWS, frozenset(("tail", "short")), "one column", _copy_gain,
-        "A row of one element starts and ends a loop to add nothing ({cited}). Its sum is the element, so that one column "
-        "is a copy at streaming speed.",
+        "copy_single_column",
+        ROWS,
+        ("tail", "short"),
+        "one column",
+        _copy_gain,
+        "A row of one element starts and ends a loop to add nothing ({cited}). Its sum is the element, so that "
+        "one column is a copy at streaming speed.",
     ),
     Move(
-        "split_long_rows", MEMORY, frozenset(("long", "main")), "long rows", _stream_gain,
-        "One sequential stream keeps few cache lines in flight, and long rows come from beyond L2 ({cited}). Parts of a "
-        "row read side by side keep more of them on their way.",
+        "split_long_rows",
+        MEMORY,
+        ("long", "main"),
+        "long rows",
+        _stream_gain,
+        "One sequential stream keeps few cache lines in flight, and long rows come from beyond L2 ({cited}). "
+        "Parts of a row read side by side keep more of them on their way.",
     ),
     Move(
-        "prefetch", MEMORY, frozenset(("long", "main")), "inner loop", _stream_gain,
-        "Long rows come from beyond L2 ({cited}), and the hardware's prefetcher starts anew at each page. Asking for lines "
-        "ahead hides that start.",
+        "prefetch",
+        MEMORY,
+        ("long", "main"),
+        "inner loop",
+        _stream_gain,
+        "Long rows come from beyond L2 ({cited}), and the hardware's prefetcher starts anew at each page. Asking "
+        "for lines ahead hides that start.",
     ),
     Move(
-        "contract_flags", SERIAL, EVERY, "flags", _flags_gain,
-        "The compiler may not reorder the adds of {where} ({cited}), though the contract allows any order. Told so, it "
-        "makes vector code of the plain loop by itself.",
+        "contract_flags",
+        SERIAL,
+        CLASSES,
+        "flags",
+        _flags_gain,
+        "The compiler may not reorder the adds of {where} ({cited}), though the contract allows any order. Told "
+        "so, it makes vector code of the plain loop by itself.",
     ),
     Move(
-        "unroll_flag", SERIAL, EVERY, "flags", _small_gain,
-        "The loop of {where} pays a compare and a branch each time round ({cited}). Unrolling shares them among several "
-        "elements.",
+        "unroll_flag",
+        SERIAL,
+        CLASSES,
+        "flags",
+        _small_gain,
+        "The loop of {where} pays a compare and a branch each time round ({cited}). Unrolling shares them among "
+        "several elements.",
     ),
     Move(
-        "restrict_pointers", SERIAL, EVERY, "entry", _small_gain,
-        "A store of a sum could change the input for all the compiler knows, which orders loads of {where} behind stores "
-        "({cited}). Restrict tells it that they do not overlap.",
+        "restrict_pointers",
+        SERIAL,
+        CLASSES,
+        "entry",
+        _small_gain,
+        "A store of a sum could change the input for all the compiler knows, which orders loads of {where} behind"
+        " stores ({cited}). Restrict tells it that they do not overlap.",
     ),
     Move(
-        "scalar_accumulators", SERIAL, EVERY, "inner loop", _chains_gain,
-        "Each add of {where} waits {latency} for the one before it ({cited}). Several partial sums do not wait for each "
-        "other, and the compiler may put them side by side into a vector.",
+        "scalar_accumulators",
+        SERIAL,
+        CLASSES,
+        "inner loop",
+        _chains_gain,
+        "Each add of {where} waits {latency} for the one before it ({cited}). Several partial sums do not wait "
+        "for each other, and the compiler may put them side by side into a vector.",
     ),
     Move(
-        "unroll_pragma", SERIAL, EVERY, "inner loop", _small_gain,
-        "The loop of {where} pays a compare and a branch for each element ({cited}). Unrolled, several adds share them; "
-        "the chain stays, so that little is expected where it binds.",
+        "unroll_pragma",
+        SERIAL,
+        CLASSES,
+        "inner loop",
+        _small_gain,
+        "The loop of {where} pays a compare and a branch for each element ({cited}). Unrolled, several adds share"
+        " them; the chain stays, so that little is expected where it binds.",
     ),
 )
 
 
 def cases_for(move: Move, evidence: ProposerEvidence) -> list[Case]:
-    """The bottlenecks that a move answers, the most to gain first; only those with something to gain."""
+    """The bottlenecks that a move answers and where it gains, in the move's order of classes.
+
+    A class with less than half of the best gain goes behind: it is not where the move shows.
+    """
     chain = chain_of(evidence.source, evidence.profile, evidence.machine)
     fitting = [
         Case(b, evidence, chain)
         for b in evidence.bottlenecks.bottlenecks
         if b.kind in move.kinds and b.shape_class in move.classes
     ]
-    return sorted((c for c in fitting if move.gain(c) > 1.005), key=lambda c: -move.gain(c))
+    gaining = [c for c in fitting if move.gain(c) > 1.005]
+    best = max((move.gain(c) for c in gaining), default=0.0)
+    return sorted(
+        gaining,
+        key=lambda c: (move.gain(c) < best / 2, move.classes.index(c.bottleneck.shape_class), -move.gain(c)),
+    )

@@ -15,6 +15,8 @@ MOST = 3
 """Directions in an answer at most."""
 ENOUGH = 2
 """Directions from which small steps on knobs are left out."""
+MOST_KNOBS = 3
+"""Knobs moved at once: more would not be told apart in the tuner's few screens."""
 
 
 class Direction(NamedTuple):
@@ -30,7 +32,7 @@ class Direction(NamedTuple):
 DIRECTIONS: tuple[Direction, ...] = (
     Direction(
         "Vector accumulators, with paths of their own for short rows and one column",
-        "Break the serial chain into vectors of independent sums, and give the shapes that gain nothing by it their own path.",
+        "Break the serial chain into vectors of independent sums; shapes that gain nothing by it get their own path.",
         ("vector_accumulators", "small_tail", "rows_together", "copy_single_column", "split_long_rows", "prefetch"),
         ("vector_accumulators",),
     ),
@@ -174,15 +176,14 @@ def _steps(evidence: ProposerEvidence, left_out: list[str]) -> list[ProposalIdea
         return []
     worst = min(open_, key=lambda b: b.share_of_peak)
     changes = []
-    for name, value in evidence.source.knobs.items():
-        recipe = next((r for r in evidence.recipes if name in {k.name for k in r.knobs}), None)
-        window = _next_window(name, value, recipe)
-        target = f"knob {name}"
-        blocked = _blocked(evidence.blocked, "free", target)
+    for name, value in sorted(evidence.source.knobs.items(), key=lambda item: _within(item, evidence.recipes)):
+        window = _next_window(name, value, _owner(name, evidence.recipes))
+        blocked = _blocked(evidence.blocked, "free", f"knob {name}")
         if blocked is not None:
-            left_out.append(f"{target}: refuted ({blocked.reason})")
+            left_out.append(f"knob {name}: refuted ({blocked.reason})")
         elif len(window) > 1:
             changes.append(_step(name, value, window, worst.shape_class, worst.cited))
+    changes = changes[:MOST_KNOBS]
     if not changes:
         return []
     return [
@@ -195,6 +196,19 @@ def _steps(evidence: ProposerEvidence, left_out: list[str]) -> list[ProposalIdea
     ]
 
 
+def _owner(name: str, recipes: Sequence[RecipeNote]) -> RecipeNote | None:
+    """The recipe that a knob comes from."""
+    return next((r for r in recipes if name in {k.name for k in r.knobs}), None)
+
+
+def _within(knob: tuple[str, int], recipes: Sequence[RecipeNote]) -> bool:
+    """False for a value on the edge of its recipe's window: beyond it nothing was tried."""
+    name, value = knob
+    owner = _owner(name, recipes)
+    window = next((k.window for k in owner.knobs if k.name == name), []) if owner else []
+    return bool(window) and min(window) < value < max(window)
+
+
 def _next_window(name: str, value: int, recipe: RecipeNote | None) -> list[int]:
     """Allowed values beside the one in force, those outside the recipe's own window first in mind."""
     if recipe is None:
@@ -203,22 +217,17 @@ def _next_window(name: str, value: int, recipe: RecipeNote | None) -> list[int]:
     if value not in allowed:
         return [value]
     at = allowed.index(value)
-    return (
-        allowed[max(at - 1, 0) : at + 3]
-        if value == allowed[-1] or value >= max(_window(name, recipe))
-        else allowed[max(at - 1, 0) : at + 2]
-    )
-
-
-def _window(name: str, recipe: RecipeNote) -> list[int]:
-    return next((k.window for k in recipe.knobs if k.name == name), [0])
+    tuned = next((k.window for k in recipe.knobs if k.name == name), [value])
+    beyond = 3 if value >= max(tuned) else 2
+    return allowed[max(at - 1, 0) : at + beyond]
 
 
 def _step(name: str, value: int, window: list[int], shape_class: ShapeClass, cited: list[str]) -> ChangeIdea:
     first = next(v for v in reversed(window) if v != value)
+    figure = cited[0] if cited else "no figure"
     why = (
-        f"{name} is {value} in the kernel as it stands, and {shape_class} is still held back ({cited[0] if cited else 'no figure'}). "
-        f"Other values change how many loads are in flight and where paths part, without new code."
+        f"{name} is {value} in the kernel as it stands, and {shape_class} is still held back ({figure}). Other values "
+        f"change how many loads are in flight and where paths part, without new code."
     )
     return ChangeIdea(
         id=f"knob_{name.lower()}",

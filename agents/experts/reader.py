@@ -30,6 +30,10 @@ HALF = 0.5
 """Share of a row's time from which its fixed part holds it back; share of a peak from which no chain is to blame."""
 
 
+LONG_ROW = 1024
+"""Elements from which a row's start and end cannot cost half of a vectorised row."""
+
+
 class Reading(NamedTuple):
     """One shape, read."""
 
@@ -82,19 +86,23 @@ def read_shape(shape: ShapeProfile, frame: Frame) -> Reading:
     if chain.latency_ns > 0 and length > 2 * chain.lanes and shape.share < HALF:
         chained = shape.ns_per_element * chain.lanes / chain.latency_ns
         if ONE_CHAIN[0] <= chained <= ONE_CHAIN[1]:
-            held = f"{shape.ns_per_element:.3f} ns an element, {chained:.2f} of one add's latency ({chain.latency_ns:.2f} ns)"
             lanes = f" over {chain.lanes} lanes" if chain.lanes > 1 else ""
-            return Reading(shape, "latency", f"{shape.shape}: {held}{lanes}; {share}")
+            held = (
+                f"{shape.ns_per_element:.3f} ns an element, {chained:.2f} of one add's {chain.latency_ns:.2f} ns{lanes}"
+            )
+            return Reading(shape, "latency", f"{shape.shape}: {held}; {share}")
     if chain.lanes == 1:
         return Reading(
-            shape, "not_vectorized", f"{shape.shape}: {shape.ns_per_element:.3f} ns an element by scalar code; {share}"
+            shape,
+            "not_vectorized",
+            f"{shape.shape}: {shape.ns_per_element:.3f} ns an element, one add at a time; {share}",
         )
     bytes_share = shape.gb_s / shape.peak_gb_s if shape.peak_gb_s else 0.0
     flops_share = shape.gflop_s / shape.peak_gflop_s if shape.peak_gflop_s else 0.0
     if flops_share > bytes_share:
         flops = f"{shape.gflop_s:.1f} of {shape.peak_gflop_s:.1f} GFLOP/s"
         return Reading(shape, "compute", f"{shape.shape}: {flops}; {share}")
-    if length <= SHORT_ROW:
+    if length <= (LONG_ROW if shape.share < HALF else SHORT_ROW):
         return Reading(shape, "overhead", f"{shape.shape}: {shape.ns_per_row:.1f} ns a row of {length:.0f}; {share}")
     return Reading(shape, "bandwidth", f"{shape.shape}: {share}")
 
@@ -127,11 +135,12 @@ def _summary(kind: Kind, readings: list[Reading], frame: Frame) -> str:
     lines = f"lines {frame.inner.first}-{frame.inner.last}" if frame.inner else "the kernel"
     rows = f"lines {frame.outer.first}-{frame.outer.last}" if frame.outer else "the kernel"
     words: dict[Kind, str] = {
-        "latency": f"Each add of {lines} waits for the one before it: {span} against {frame.chain.latency_ns:.2f} ns for one dependent "
-        f"add. More independent accumulators are needed.",
+        "latency": f"Each add of {lines} waits for the one before it: {span} against {frame.chain.latency_ns:.2f} ns "
+        f"for one dependent add. More independent accumulators are needed.",
         "overhead": f"Starting and ending a row in {rows} costs as much as its work: "
         f"{readings[0].shape.ns_per_row:.1f} ns a row at {readings[0].shape.shape}.",
-        "not_vectorized": f"{lines} handle one element an instruction ({span}), and neighbouring rows overlap enough to hide the chain.",
+        "not_vectorized": f"{lines} add one element an instruction ({span}), and neighbouring rows overlap "
+        f"enough to hide the chain.",
         "bandwidth": f"{lines} run at {_share(readings):.0%} of what the memory level gives.",
         "compute": f"{lines} are nearer to the arithmetic peak than to the memory peak.",
         "near_peak": f"At {_share(readings):.0%} of the measured peak: nothing is to be gained.",

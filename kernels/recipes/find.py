@@ -77,7 +77,8 @@ def vector_loop(source: CSource) -> VectorLoop | str:
         index = head.group(2)
         declared = re.findall(rf"(\w+(?: \w+)*) {index} = 0;", source.blank[: loop.span.start])
         return VectorLoop(
-            loop=loop, index=index, index_type=declared[-1] if declared else "long", bound=head.group(1), base=body.group(1)
+            loop=loop, index=index, index_type=declared[-1] if declared else "long", bound=head.group(1),
+            base=body.group(1),
         )
     return "no loop over groups of vectors is there: apply vector_accumulators first"
 
@@ -111,7 +112,8 @@ def preamble(text: str, includes: Iterable[str], knobs: Mapping[str, int], code:
     first = _before_first_function(source)
     if block and text[:first].strip() and not text[:first].endswith("\n\n"):
         block = "\n" + block
-    missing = [h for h in includes if not re.search(rf"^[ \t]*#[ \t]*include[ \t]*<{re.escape(h)}>", text, re.MULTILINE)]
+    there = set(re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", text, re.MULTILINE))
+    missing = [header for header in includes if header not in there]
     lines = "".join(f"#include <{header}>\n" for header in missing)
     at = min(_after_head_comment(source), first)
     return text[:at] + lines + text[at:first] + block + text[first:]
@@ -177,12 +179,14 @@ def _row_of(term: str, index: str) -> str:
 
 
 def _declared_type(source: CSource, name: str, before: int) -> str:
-    found = re.findall(rf"\b(float|double|int|long|_Float16)\s+(?:\w+\s*=[^;,]*,\s*|\w+\s*,\s*)*{name}\b(?!\s*\()", source.blank[:before])
+    others = r"(?:\w+\s*(?:=[^;,]*)?,\s*)*"
+    found = re.findall(rf"\b(float|double|int|long|_Float16)\s+{others}{name}\b(?!\s*\()", source.blank[:before])
     return found[-1] if found else ""
 
 
 def _points_into(source: CSource, name: str, before: int) -> bool:
-    return re.search(rf"\bfloat\s+(?:const\s+)?\*\s*(?:const\s+)?(?:restrict\s+|__restrict\s+)?{name}\b", source.blank[:before]) is not None
+    words = r"(?:const\s+|restrict\s+|__restrict\s+)*"
+    return re.search(rf"\bfloat\s+(?:const\s+)?\*\s*{words}{name}\b", source.blank[:before]) is not None
 
 
 def _before_first_function(source: CSource) -> int:

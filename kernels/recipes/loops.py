@@ -69,7 +69,7 @@ def _restrict(site: Site) -> Rewritten | Refusal:
     if signature == text[span.start : span.end]:
         return Refusal(because="every pointer of the entry is restrict already")
     at = entry.span.start
-    why = "/* restrict_pointers: input and output do not overlap, so that a store never makes the compiler load again. */\n"
+    why = "/* restrict_pointers: input and output do not overlap, so that a store never makes a load be repeated. */\n"
     return Rewritten(text=text[:at] + why + text[at : span.start] + signature + text[span.end :])
 
 
@@ -81,8 +81,9 @@ def _unroll_pragma(site: Site) -> Rewritten | Refusal:
         return Refusal(because="the loop has a pragma already")
     text, at = site.source.text, found.start
     indent = indent_at(text, at)
-    words = f"/* unroll_pragma: fewer branches and index updates an element. */\n#pragma GCC unroll {site.knobs['UNROLL']}\n"
-    return Rewritten(text=text[:at] + words + indent + text[at:])
+    why = "/* unroll_pragma: fewer branches and index updates an element. */"
+    pragma = f"#pragma GCC unroll {site.knobs['UNROLL']}"
+    return Rewritten(text=f"{text[:at]}{why}\n{pragma}\n{indent}{text[at:]}")
 
 
 def _scalar(site: Site) -> Rewritten | Refusal:
@@ -95,34 +96,36 @@ def _scalar(site: Site) -> Rewritten | Refusal:
     return Rewritten(text=preamble(text, (), {"CHAINS": site.knobs["CHAINS"]}))
 
 
-_SERIAL = "one loop `for (i = 0; i < n; i++) s += p[i];` into a float, and a contract that frees the order of additions"
+SERIAL = "one loop `for (i = 0; i < n; i++) s += p[i];` into a float, and a contract that frees the order of additions"
 
 RECIPES = (
     Recipe(
         name="contract_flags", label="rewrite", reorders=True, rewrite=_contract_flags,
-        mechanism="Tells the compiler what the contract already frees (order of additions, signed zeros, traps), so that "
-        "it may vectorise the sum itself.",
+        mechanism="Tells the compiler what the contract already frees (order of additions, signed zeros, traps), so "
+        "that it may vectorise the sum itself.",
         needs="contract flags in the manifest that the plan does not have yet",
         risks=(
-            Risk(shape_class="short", level="medium", why="a row of few elements pays for the vector loop's start and end"),
-            Risk(shape_class="tail", level="high", why="one column runs through the vector loop's checks for one element"),
+            Risk(shape_class="short", level="medium", why="a short row pays for a vector loop's start and end"),
+            Risk(shape_class="tail", level="high", why="one column pays a vector loop's checks for one element"),
         ),
     ),
     Recipe(
         name="unroll_flag", label="rewrite", rewrite=_unroll_flag,
-        mechanism="Lets the compiler unroll loops whose length it does not know (-funroll-loops): fewer branches an element.",
+        mechanism="Lets the compiler unroll loops whose length it does not know (-funroll-loops): fewer branches an "
+        "element.",
         needs="a manifest that allows the flag",
-        risks=(Risk(shape_class="short", level="medium", why="the unrolled loop needs a remainder loop for every row"),),
+        risks=(Risk(shape_class="short", level="medium", why="an unrolled loop needs a remainder loop in every row"),),
     ),
     Recipe(
         name="restrict_pointers", label="rewrite", rewrite=_restrict,
-        mechanism="Declares that input and output do not overlap, so that a store to y cannot change x and loads may be "
-        "moved across it.",
+        mechanism="Declares that input and output do not overlap, so that a store to y cannot change x and loads may "
+        "be moved across it.",
         needs="pointer parameters of the entry without restrict",
     ),
     Recipe(
         name="unroll_pragma", label="rewrite", rewrite=_unroll_pragma,
-        mechanism="Unrolls the serial loop: fewer branches and index updates an element. The chain of additions stays.",
+        mechanism="Unrolls the serial loop: fewer branches and index updates an element. The chain of additions "
+        "stays.",
         needs="one serial sum loop without a pragma",
         knobs=(Knob(name="UNROLL", window=(4, 8, 16), value=8),),
         allowed={"UNROLL": (2, 4, 8, 16, 32)},
@@ -132,9 +135,9 @@ RECIPES = (
         name="scalar_accumulators", label="rewrite", reorders=True, rewrite=_scalar,
         mechanism="Splits the one chain of additions into CHAINS partial sums that do not wait for each other; the "
         "compiler may put them side by side into vectors, since no sum is reordered any more.",
-        needs=_SERIAL,
+        needs=SERIAL,
         knobs=(Knob(name="CHAINS", window=(8, 16, 32), value=16),),
         allowed={"CHAINS": (2, 4, 8, 16, 32, 64)},
-        risks=(Risk(shape_class="short", level="medium", why="rows shorter than CHAINS gain nothing and pay for the tree"),),
+        risks=(Risk(shape_class="short", level="high", why="rows shorter than CHAINS gain nothing, pay for the tree"),),
     ),
 )

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from kernelcrew.kernels.cparse import CSource, parse_c
-from kernelcrew.kernels.nouns import Knob, KernelSource, LaunchPlan, NotApplicable, Operator, Risk
+from kernelcrew.kernels.nouns import KernelSource, Knob, LaunchPlan, NotApplicable, Operator, Risk
 from kernelcrew.record import Record
 
 

@@ -11,9 +11,15 @@ _ROWS = """\
 typedef float row_f __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int row_i __attribute__((vector_size(LANES * 4)));
 
-/* Lanes with bit h clear: a[i] + a[i + h]; with bit h set: b[i - h] + b[i]. */
-#define FOLD(a, b, h) (__builtin_shuffle((a), (b), lane + (((lane & (h)) != 0) & LANES)) \\
-    + __builtin_shuffle((a), (b), (lane ^ (h)) + (((lane & (h)) != 0) & LANES)))
+/* Lanes i with bit h clear become a[i] + a[i + h], those with bit h set b[i - h] + b[i]. */
+static inline void fold(row_f *a, const row_f *b, int h)
+{
+    row_i lane = {0};
+    for (int k = 0; k < LANES; k++)
+        lane[k] = k;
+    const row_i from_b = ((lane & h) != 0) & LANES;
+    *a = __builtin_shuffle(*a, *b, lane + from_b) + __builtin_shuffle(*a, *b, (lane ^ h) + from_b);
+}
 
 /* rows_together: LANES short rows at once. Each row is added up lane by lane into one vector, the elements beyond whole
  * vectors masked; then a tree of shuffles turns LANES vectors into one vector of row sums, so that no row pays for a
@@ -40,16 +46,17 @@ static int rows_together(const float *x, float *y, int rows, int n)
 #if LANES >= 16
 #pragma GCC unroll 8
         for (int k = 0; k < 8; k++)
-            v[k] = FOLD(v[k], v[k + 8], 8);
+            fold(&v[k], &v[k + 8], 8);
 #endif
 #if LANES >= 8
 #pragma GCC unroll 4
         for (int k = 0; k < 4; k++)
-            v[k] = FOLD(v[k], v[k + 4], 4);
+            fold(&v[k], &v[k + 4], 4);
 #endif
-        v[0] = FOLD(v[0], v[2], 2);
-        v[1] = FOLD(v[1], v[3], 2);
-        *(row_f *)(y + r) = FOLD(v[0], v[1], 1);
+        fold(&v[0], &v[2], 2);
+        fold(&v[1], &v[3], 2);
+        fold(&v[0], &v[1], 1);
+        *(row_f *)(y + r) = v[0];
     }
     return r;
 }
@@ -79,7 +86,7 @@ def _entry(site: Site) -> Function | str:
     pointers = [p.pointer for p in entry.parameters]
     if len(pointers) != 4 or pointers != [True, True, False, False]:
         return f"'{site.entry}' does not take (x, y, rows, n)"
-    frozen = next((p.name for p in entry.parameters if p.text.rpartition("*")[2].strip().startswith("const ")), "")
+    frozen = next((p.name for p in entry.parameters if "const" in p.text.rpartition("*")[2].split()), "")
     return f"the parameter '{frozen}' is const and cannot be moved past the rows that are done" if frozen else entry
 
 
@@ -92,7 +99,7 @@ def _rows_together(site: Site) -> Rewritten | Refusal:
     entry = _entry(site)
     if isinstance(entry, str):
         return Refusal(because=entry)
-    if taken := clash(site.source, ("LANES", "SHORT_MAX", "FOLD", "row_f", "row_i", "rows_together", "done")):
+    if taken := clash(site.source, ("LANES", "SHORT_MAX", "fold", "row_f", "row_i", "rows_together", "done")):
         return Refusal(because=f"the source uses the name '{taken}' already")
     at = entry.body.start + 1
     text = site.source.text[:at] + _named(_CALL, entry) + site.source.text[at:]
@@ -112,8 +119,9 @@ def _copy(site: Site) -> Rewritten | Refusal:
 RECIPES = (
     Recipe(
         name="rows_together", label="template", reorders=True, operators=("reduction",), rewrite=_rows_together,
-        mechanism="Adds up LANES short rows at once and turns their vectors into one vector of sums by a tree of shuffles: "
-        "the end of a row costs a fraction of a horizontal sum, and a rest shorter than a vector is masked, not looped over.",
+        mechanism="Adds up LANES short rows at once and turns their vectors into one vector of sums by a tree of "
+        "shuffles: the end of a row costs a fraction of a horizontal sum, and a rest shorter than a vector is masked, "
+        "not looped over.",
         needs="the entry (x, y, rows, n) with parameters that may be moved; serves rows of 2 to SHORT_MAX elements",
         knobs=(Knob(name="LANES", window=(4, 8, 16), value=8), Knob(name="SHORT_MAX", window=(64, 128, 256), value=64)),
         allowed={"LANES": (4, 8, 16), "SHORT_MAX": (8, 16, 32, 64, 128, 256, 512, 1024)},

@@ -1,10 +1,19 @@
-"""Recipes around vector accumulators, written with the compiler's vector extension: one source for every vector width."""
+"""Recipes around vector accumulators, written with the compiler's vector extension: one source for every width."""
 
 from __future__ import annotations
 
 from kernelcrew.kernels.nouns import Knob, Risk
-from kernelcrew.kernels.recipes.find import VectorLoop, clash, indent_at, line_start, preamble, shift, sum_loop, vector_loop
-from kernelcrew.kernels.recipes.loops import input_name, replace_loop
+from kernelcrew.kernels.recipes.find import (
+    VectorLoop,
+    clash,
+    indent_at,
+    line_start,
+    preamble,
+    shift,
+    sum_loop,
+    vector_loop,
+)
+from kernelcrew.kernels.recipes.loops import SERIAL, input_name, replace_loop
 from kernelcrew.kernels.recipes.recipe import Recipe, Refusal, Rewritten, Site
 
 _TYPES = """\
@@ -27,7 +36,7 @@ static inline float sum_lanes(const vec_f *v)
 """
 
 _BODY = """\
-/* vector_accumulators: ACC chains of VEC lanes do not wait for each other, which hides the latency of one addition. */
+/* vector_accumulators: ACC chains of VEC lanes do not wait for each other and hide the latency of an addition. */
 {{
     vec_f acc[ACC] = {{{{0.0f}}}};
     {declare}{i} = 0;
@@ -48,7 +57,7 @@ _BODY = """\
 }}"""
 
 _TAIL = """\
-/* small_tail: the rest of the row is its last VEC elements, with the lanes that were added before masked to zero. */
+/* small_tail: the rest of the row is in its last VEC elements; lanes that were added before are masked to zero. */
 if ({i} < {n} && {n} >= VEC) {{
     vec_i lane = {{0}};
     for (int k = 0; k < VEC; k++)
@@ -59,7 +68,7 @@ if ({i} < {n} && {n} >= VEC) {{
 """
 
 _SPLIT = """\
-/* split_long_rows: STREAMS parts of a long row are read side by side, which keeps more cache lines in flight. */
+/* split_long_rows: STREAMS parts of a long row are read side by side and keep more cache lines in flight. */
 if ({n} >= SPLIT_MIN) {{
     const {type} part = {n} / STREAMS / (VEC * ACC) * (VEC * ACC);
     for (; {i} < part; {i} += VEC * ACC)
@@ -142,20 +151,20 @@ def _filled(template: str, found: VectorLoop, indent: str) -> str:
 RECIPES = (
     Recipe(
         name="vector_accumulators", label="rewrite", reorders=True, rewrite=_vector,
-        mechanism="Replaces the one chain of additions by ACC vector accumulators of VEC floats and adds them up in a tree "
-        "at the end of the row: the latency of an addition is hidden, and each load brings VEC elements.",
-        needs="one loop `for (i = 0; i < n; i++) s += p[i];` into a float, and a contract that frees the order of additions",
+        mechanism="Replaces the one chain of additions by ACC vector accumulators of VEC floats and adds them up in a "
+        "tree at the end of the row: the latency of an addition is hidden, and each load brings VEC elements.",
+        needs=SERIAL,
         knobs=(Knob(name="VEC", window=(4, 8, 16), value=8), Knob(name="ACC", window=(2, 4, 8), value=4)),
         allowed={"VEC": (4, 8, 16, 32), "ACC": (1, 2, 4, 8, 16)},
         risks=(
-            Risk(shape_class="short", level="medium", why="a row shorter than a vector gains nothing and pays for the tree"),
-            Risk(shape_class="tail", level="medium", why="up to VEC - 1 elements of each row are left to a scalar loop"),
+            Risk(shape_class="short", level="high", why="a row shorter than a vector gains nothing, pays for the tree"),
+            Risk(shape_class="tail", level="medium", why="up to VEC - 1 elements of a row are left to a scalar loop"),
         ),
     ),
     Recipe(
         name="small_tail", label="rewrite", reorders=True, rewrite=_small_tail, requires=("vector_accumulators",),
-        mechanism="Handles what is left of a row by one load of its last VEC elements, masking the lanes that were added "
-        "before, instead of a scalar chain of up to VEC - 1 additions.",
+        mechanism="Handles what is left of a row by one load of its last VEC elements, masking the lanes that were "
+        "added before, instead of a scalar chain of up to VEC - 1 additions.",
         needs="vector accumulators with a scalar loop for the rest of the row",
         risks=(Risk(shape_class="main", level="low", why="one more branch a row"),),
     ),
@@ -173,13 +182,13 @@ RECIPES = (
     ),
     Recipe(
         name="prefetch", label="rewrite", rewrite=_prefetch, requires=("vector_accumulators",),
-        mechanism="Asks for the lines PREFETCH bytes ahead in the vector loop, where the hardware's prefetcher stops at "
-        "page ends or starts late.",
+        mechanism="Asks for the lines PREFETCH bytes ahead in the vector loop, where the hardware's prefetcher stops "
+        "at page ends or starts late.",
         needs="vector accumulators",
         knobs=(Knob(name="PREFETCH", window=(1024, 4096, 8192), value=4096),),
         allowed={"PREFETCH": (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)},
         risks=(
-            Risk(shape_class="main", level="medium", why="one more instruction a line where the data is in cache already"),
+            Risk(shape_class="main", level="medium", why="one more instruction a line where data is in cache already"),
             Risk(shape_class="long", level="low", why="the same, where the row is in cache"),
         ),
     ),

@@ -91,5 +91,6 @@ def test_each_change_gets_its_own_reason_with_its_own_figures(build):
     assert (first.id, second.id) == ("run1:r1p1:a", "run1:r1p1:b")
     assert first.classes == {"main": 1.5, "tail": 1.0}
     assert "With the whole set (confirmed): main 1.500x" in first.evidence
-    assert second.classes == {"main": 1.1} and "Alone in its set (screen): main 1.100x" in second.evidence
+    assert second.classes == {"main": 1.1}
+    assert "Its own share of the set (ablation, screen): main 1.100x" in second.evidence
     assert "Fewer branches." in second.text and "adopted" in second.text and second.commit == "abc123"
