@@ -39,6 +39,7 @@ check: $(DEV) | tools
 
 bench: $(CORE) | tools
 	$(BIN)/kernelcrew bench --workdir . $(ARGS)
+	@cat .venv/setup
 
 $(CORE): pyproject.toml setup.py requirements-lock.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -49,8 +50,10 @@ $(CORE): pyproject.toml setup.py requirements-lock.txt
 	  echo "'$(PYTHON)' has no venv module."; echo "  fix: apt-get install python3-venv"; exit 1; }
 	@echo "setting up .venv (about a minute, 600 MB)"
 	rm -rf .venv
+	@mkdir .venv && date +%s > .venv/began
 	$(PYTHON) -m venv .venv
 	$(INSTALL) -e .
+	@echo "set up in $$(( $$(date +%s) - $$(cat .venv/began) )) s, $$(du -sm .venv | cut -f1) MB" | tee .venv/setup
 	@touch $@
 
 $(TEST): $(CORE)

@@ -126,13 +126,13 @@ def verification_note(verification: Verification) -> VerificationNote:
     worst = max(verification.cases, key=lambda c: c.worst / c.limit if c.limit else 0.0, default=None)
     return VerificationNote(
         status=verification.status,
-        cases=len(verification.cases),
+        cases=verification.cases_run or len(verification.cases),
         bias=verification.bias,
         bias_slope=verification.bias_slope,
         nearest=round(worst.worst / worst.limit, 4) if worst is not None and worst.limit else 0.0,
         nearest_case=f"{worst.shape} {worst.distribution}" if worst is not None else "",
         deterministic=verification.deterministic,
-        seeds=len({c.seed for c in verification.cases}),
+        seeds=verification.seeds_run or len({c.seed for c in verification.cases}),
     )
 
 

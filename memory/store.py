@@ -220,7 +220,9 @@ class Memory:
             return [Ranked(self._read(Rationale, row), value) for row, value in zip(rows, near, strict=True)]
         fresh = self._fresh(collection.name)
         asked = fresh.query(
-            query_embeddings=[vector], n_results=max(50, 5 * n), where=where,
+            query_embeddings=[vector],
+            n_results=max(50, 5 * n),
+            where=where,
             include=["distances"],
         )
         near_by_id = dict(zip(asked["ids"][0], (asked["distances"] or [[]])[0], strict=True))

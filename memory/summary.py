@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kernelcrew.kernels.nouns import Change, Proposal
 from kernelcrew.memory.nouns import Conditions, Fate, Findings, Rationale, TriedPatch
 from kernelcrew.memory.tokens import clip, count
-from kernelcrew.tools.nouns import Timing
+from kernelcrew.tools.nouns import Action, Timing
 
 LONGEST_TOKENS = 400
 _SHARES = {"title": 40, "change": 140, "figures": 110, "conclusion": 65, "conditions": 40}
@@ -75,28 +75,35 @@ def rationales(proposal: Proposal, findings: Findings, conditions: Conditions) -
     for change in proposal.changes:
         ratios = findings.effects.get(change.id) or _ratios(timing)
         evidence = _evidence(change, findings, len(proposal.changes) > 1)
-        decision = _WORDS[findings.decision.action]
+        action = _action(change, findings)
+        why = findings.decision.reason if action == findings.decision.action else "left out of the set, it pays nothing"
         what = f"{change.mechanism} on {change.target} ({proposal.title}). {change.why.rstrip('. ')}."
         kept.append(
             Rationale(
                 id=f"{conditions.run}:{proposal.id}:{change.id}",
                 run=conditions.run,
-                commit=findings.commit,
+                commit=findings.commit if action == findings.decision.action else "",
                 operator=conditions.operator,
                 backend=conditions.backend,
                 platform=conditions.platform,
                 mechanism=change.mechanism,
-                decision=findings.decision.action,
+                decision=action,
                 shape_classes=tuple(ratios),
                 classes=ratios,
                 why=change.why,
                 evidence=evidence,
-                text=f"{what} {evidence} Decision: {decision}, {findings.decision.reason}",
+                text=f"{what} {evidence} Decision: {_WORDS[action]}, {why}",
                 author=conditions.author,
                 created=conditions.created,
             )
         )
     return kept
+
+
+def _action(change: Change, findings: Findings) -> Action:
+    """What became of this change: the decision of its set, unless it was taken out of an adopted one."""
+    adopted = findings.decision.action in ("adopt", "adopt_when")
+    return "rollback" if adopted and findings.fates.get(change.id) == "refuted" else findings.decision.action
 
 
 def fates(proposal: Proposal, findings: Findings) -> tuple[Fate, ...]:

@@ -27,12 +27,15 @@ class Pruned(Record):
     """Changes without effect beyond the noise."""
 
 
-def row_from(change: str, without: Timing) -> AblationRow:
+def row_from(change: str, without: Timing, note: str = "") -> AblationRow:
     """One row. `without` times the set without the change as candidate against the whole set as baseline, so the
-    change's own effect is the inverse of each ratio."""
+    change's own effect is the inverse of each ratio. What could not be timed cannot be told apart."""
+    if not without.classes:
+        return AblationRow(change=change, separable=False, effect={}, note=f"not timed: {without.reason}")
     return AblationRow(
         change=change,
         separable=True,
+        note=note,
         effect={c.shape_class: 1 / c.ratio for c in without.classes},
         low={c.shape_class: 1 / c.high for c in without.classes},
         high={c.shape_class: 1 / c.low for c in without.classes},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kernelcrew.memory.embed import choose
 from kernelcrew.memory.nouns import Hit, Rationale, TriedPatch
 from kernelcrew.memory.rebuild import export_jsonl, import_jsonl, rebuild
-from kernelcrew.memory.embed import choose
 from kernelcrew.memory.store import Memory
 from kernelcrew.platforms.detect import detect
 from kernelcrew.platforms.registry import resolve

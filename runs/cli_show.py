@@ -300,8 +300,8 @@ def bench(found: BenchRecord, *, json: bool) -> None:
         return
     for section in found.tables:
         rows = Table(title=section.title, title_justify="left")
-        for column in section.columns:
-            rows.add_column(column)
+        for index, column in enumerate(section.columns):
+            rows.add_column(column, no_wrap=index == 0)
         for row in section.rows:
             rows.add_row(*row)
-        out.print(rows)
+        out.print(rows, width=max(out.width, 150))

@@ -79,8 +79,8 @@ def _confirmed(e: Evidence, timing: Timing) -> Decision:
         return Decision(
             action="adopt", reason=f"faster: {figures(timing)}; every shape shown not slower", keep=e.changes
         )
-    if bad and e.hurting and not e.split_before:
-        keep = tuple(c for c in e.changes if c not in e.hurting)
+    keep = tuple(c for c in e.changes if c not in e.hurting)
+    if bad and e.hurting and keep and not e.split_before:
         why = f"without {', '.join(e.hurting)}: the ablation shows a class slower with it"
         return Decision(action="split", reason=why, drop=e.hurting, keep=keep)
     if faster and bad and e.rule and not e.rule_before:

@@ -25,10 +25,12 @@ from kernelcrew.settings import Settings
 from kernelcrew.tools.cores import measuring_core
 from kernelcrew.tools.estats import interval
 from kernelcrew.tools.nouns import AlphaPlan, Build, Timing
+from kernelcrew.tools.peaks import measure_peaks, with_peaks
 from kernelcrew.tools.profile import shape_figures
 from kernelcrew.tools.rival import Rival
 from kernelcrew.tools.sandbox import choose
 from kernelcrew.tools.timing import Bench
+from kernelcrew.tools.timing_blocks import Stand
 from kernelcrew.tools.workshop import BUILD, SCREEN, BuildArgs, ScreenArgs
 
 PAIRS = 15
@@ -106,13 +108,15 @@ def bench_figures(settings: Settings, name: str, run: str, listener: Listener) -
         kernel, flags, first = _built(
             lab, found.candidate or start, with_contract_flags(operator, backend, start), start
         )
+        lab.say("bench", "the peaks of this machine")
+        machine = with_peaks(lab.machine, measure_peaks(lab.machine, settings, again=True))
         lab.say("bench", "the kernel and the flags alone against the start")
         over_start, flags_over = lab.bus.need(SCREEN, ScreenArgs(candidates=(kernel, flags), baseline=first)).timings
         over_flags = lab.bus.need(SCREEN, ScreenArgs(candidates=(kernel,), baseline=flags)).timings[0]
         lab.say("bench", "the kernel against NumPy")
         numpy = against_numpy(settings, operator, kernel)
         tables = (
-            _shape_table(operator, lab.machine.platform, (over_start, flags_over, over_flags), numpy),
+            _shape_table(operator, machine.platform, (over_start, flags_over, over_flags), numpy),
             _class_table(operator, over_start, flags_over, over_flags, numpy),
             *_cost_tables(settings, operator.name, run),
         )
@@ -139,14 +143,7 @@ def against_numpy(settings: Settings, operator: Operator, build: Build) -> tuple
     with bench.lab.stand({"kernel": build}, ["kernel"]) as stand, Rival(operator, core) as rival:
         for shape in operator.timed():
             slots = max(2, round(rings[shape.key] / max(1, _bytes_of(operator, shape))))
-            rival.prepare(shape, slots)
-            calls = max(1, round(SAMPLE_US / max(rival.batch(1), 0.1)))
-            pairs: list[tuple[float, float]] = []
-            for index in range(PAIRS):
-                ours = [s.call_us for s in stand.heat(shape, ["kernel"]).samples] if index % 2 else []
-                theirs = rival.batch(calls) / calls
-                ours = ours or [s.call_us for s in stand.heat(shape, ["kernel"]).samples]
-                pairs.append((ours[0], theirs))
+            pairs = _pairs(stand, rival, shape, slots)
             logs = [log(theirs / ours) for ours, theirs in pairs]
             spread = interval(logs)
             rows.append(
@@ -160,6 +157,23 @@ def against_numpy(settings: Settings, operator: Operator, build: Build) -> tuple
                 )
             )
     return tuple(rows)
+
+
+def _kernel_us(stand: Stand, shape: Shape) -> float:
+    sample = stand.heat(shape, ["kernel"]).samples[0]
+    return sample.elapsed_us / sample.calls
+
+
+def _pairs(stand: Stand, rival: Rival, shape: Shape, slots: int) -> list[tuple[float, float]]:
+    """Wall clock of one call of kernel and rival, in turn, each going first in half of the pairs."""
+    rival.prepare(shape, slots)
+    calls = max(1, round(SAMPLE_US / max(rival.batch(1), 0.1)))
+    found: list[tuple[float, float]] = []
+    for index in range(PAIRS):
+        before = _kernel_us(stand, shape) if index % 2 == 0 else None
+        theirs = rival.batch(calls) / calls
+        found.append((_kernel_us(stand, shape) if before is None else before, theirs))
+    return found
 
 
 def _built(lab: Lab, *candidates: Candidate) -> tuple[Build, ...]:

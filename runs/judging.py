@@ -4,7 +4,7 @@ follow-up (a split, a rule, or a moved window)."""
 from __future__ import annotations
 
 from kernelcrew.agents.nouns import Answer, Review
-from kernelcrew.kernels.nouns import Candidate, NotApplicable
+from kernelcrew.kernels.nouns import Candidate, NotApplicable, Proposal
 from kernelcrew.record import Record
 from kernelcrew.runs.ablation import ablation_from, hypotheses, prune, row_from
 from kernelcrew.runs.asking import Measured, options_from, skeptic_evidence
@@ -12,7 +12,7 @@ from kernelcrew.runs.crew import Crew, Lab, Standing
 from kernelcrew.runs.decision import Evidence, decide, gains
 from kernelcrew.runs.nouns import Ablation, AblationRow, Gate, Judged, Trial
 from kernelcrew.runs.rules import find_rule, with_rule
-from kernelcrew.runs.trying import composed, fresh, inspect, screened
+from kernelcrew.runs.trying import composed, fresh, inspect, screened, unmeasured
 from kernelcrew.runs.tuning import on_edge, score, tune
 from kernelcrew.tools.nouns import Build, Decision, Timing, Verification
 from kernelcrew.tools.workshop import BUILD, CONFIRM, VERIFY, BuildArgs, Builds, ConfirmArgs, VerifyArgs
@@ -28,7 +28,7 @@ class Case(Record):
     ablation: Ablation | None = None
     """Which change paid."""
     hurting: tuple[str, ...] = ()
-    """Changes that the ablation found to hurt."""
+    """Changes with which the ablation found a class to be slower, whatever they give elsewhere."""
     note: str = ""
     """What pruning left out, for the reason of the decision."""
     confirmation: Timing | None = None
@@ -41,6 +41,8 @@ class Case(Record):
     """The candidate is a rule's variant."""
     adjusted_before: bool = False
     """The window was moved."""
+    last: bool = False
+    """This is the follow-up, after which there is no other: a split, rule or window that it asks for is not tried."""
     tests_done: bool = False
     """The skeptic's extra tests were run."""
 
@@ -66,11 +68,16 @@ def judge_best(crew: Crew, number: int, standing: Standing, trial: Trial) -> Jud
     if action == "split":
         case = _split(crew, number, standing, case, judged.decision)
     elif action == "adopt_when":
-        case = _ruled(crew, number, standing, case, judged.decision)
+        ruled = _ruled(crew, number, standing, case, judged.decision)
+        if ruled is None:
+            why = f"{judged.decision.reason}, but the incumbent has variants of its own and takes no further rule"
+            return judged.model_copy(update={"decision": _rolled_back(judged.decision, why)})
+        case = ruled
     elif action == "adjust":
         case = _adjusted(crew, number, standing, case)
     else:
         return judged
+    case = case.model_copy(update={"last": True})
     followed, case = _settle_case(crew, f"r{number}.{action}", standing, case)
     if case.rule_before and followed.decision.action == "adopt":
         rule = judged.decision.rule
@@ -94,19 +101,25 @@ def ablate(crew: Crew, number: int, standing: Standing, trial: Trial) -> Case:
     )
     ids = tuple(c.id for c in trial.proposal.changes)
     rows: list[AblationRow] = []
-    apart: list[tuple[str, Candidate]] = []
+    apart: list[tuple[AblationRow, Candidate]] = []
     for left_out in ids:
-        made = composed(crew, standing, trial.proposal, trial.patch, tuple(c for c in ids if c != left_out))
+        gone = with_dependents(trial.proposal, left_out)
+        rest = tuple(c for c in ids if c not in gone)
+        together = ", ".join(c for c in gone if c != left_out)
+        note = f"left out together with what needs it: {together}" if together else ""
+        row = AblationRow(change=left_out, separable=False, effect={}, note=note or "nothing is left without it")
+        made = composed(crew, standing, trial.proposal, trial.patch, rest) if rest else standing.candidate
         if isinstance(made, NotApplicable):
-            rows.append(AblationRow(change=left_out, separable=False, effect={}, note=f"not separable: {made.because}"))
+            rows.append(row.model_copy(update={"note": f"not separable: {made.because}"}))
         else:
-            apart.append((left_out, made))
+            apart.append((row.model_copy(update={"note": note}), made))
     rows += _timed_rows(crew, number, trial, whole, apart)
     order = {change: index for index, change in enumerate(ids)}
     margin = trial.verdict.timing.margin if trial.verdict.timing else 0.02
     ablation = ablation_from(sorted(rows, key=lambda r: order[r.change]), margin)
     pruned = prune(ablation, trial.proposal, margin)
-    case = Case(trial=trial, ablation=ablation, hurting=pruned.hurting)
+    hurting = tuple(dict.fromkeys(change for change, _ in ablation.hurts))
+    case = Case(trial=trial, ablation=ablation, hurting=hurting)
     if set(pruned.keep) == set(ids):
         return case
     return _without(
@@ -127,7 +140,7 @@ def confirmed(lab: Lab, step: str, build: Build, against: tuple[Build, Build], h
         held_out=held_out,
     )
     inputs = [build.artifact_hash, incumbent.artifact_hash, start.artifact_hash, held_out]
-    return lab.journal.do(f"{step}.confirm", Timing, inputs, lambda: lab.bus.need(CONFIRM, args))
+    return lab.journal.do(f"{step}.confirm", Timing, inputs, lambda: _confirm(lab, args))
 
 
 def review(crew: Crew, step: str, standing: Standing, case: Case, gates: tuple[Gate, ...]) -> Case:
@@ -145,7 +158,7 @@ def review(crew: Crew, step: str, standing: Standing, case: Case, gates: tuple[G
         Verification,
         [build.artifact_hash, options],
         lambda: crew.bus.need(VERIFY, VerifyArgs(build=build, options=options)),
-    )
+    ).slim()
     stage = {"ok": case.trial.verdict.stage, "unsafe": "safety", "wrong": "correctness"}[more.status]
     outcome = case.trial.verdict.outcome if more.status == "ok" else "reject"
     changes = {
@@ -207,11 +220,11 @@ def _settle_case(crew: Crew, step: str, standing: Standing, case: Case) -> tuple
         confirmed=found,
         changes=_changes(case.trial),
         hurting=tuple(c for c in case.hurting if c in _changes(case.trial)),
-        split_before=case.split_before,
+        split_before=case.split_before or case.last,
         rule=find_rule(crew.operator, found) if found else "",
-        rule_before=case.rule_before,
+        rule_before=case.rule_before or case.last,
         edge_knobs=on_edge(case.trial),
-        adjusted_before=case.adjusted_before,
+        adjusted_before=case.adjusted_before or case.last,
     )
     decision = decide(evidence)
     if case.note:
@@ -254,11 +267,15 @@ def _split(crew: Crew, number: int, standing: Standing, case: Case, decision: De
     return _without(crew, step, standing, case, decision.keep, decision.drop).model_copy(update={"split_before": True})
 
 
-def _ruled(crew: Crew, number: int, standing: Standing, case: Case, decision: Decision) -> Case:
+def _rolled_back(decision: Decision, why: str) -> Decision:
+    return decision.model_copy(update={"action": "rollback", "rule": "", "reason": why})
+
+
+def _ruled(crew: Crew, number: int, standing: Standing, case: Case, decision: Decision) -> Case | None:
     assert case.trial.candidate is not None
     made = with_rule(case.trial.candidate, standing.candidate, decision.rule)
     if made is None:
-        return case.model_copy(update={"rule_before": True, "note": "too many variants for another rule"})
+        return None
     verdict = inspect(crew, f"r{number}.rule.{case.trial.proposal.id}", made, standing.build)
     trial = case.trial.model_copy(update={"candidate": made, "verdict": verdict})
     return case.model_copy(update={"trial": trial, "rule_before": True})
@@ -285,8 +302,23 @@ def moved_window(window: tuple[int, ...], value: int) -> tuple[int, ...]:
     return tuple(v for v in (max(value // 4, 1), max(value // 2, 1), value) if v >= 1)
 
 
+def _confirm(lab: Lab, args: ConfirmArgs) -> Timing:
+    found = lab.bus.use(CONFIRM, args)
+    return (
+        found if isinstance(found, Timing) else unmeasured(args.candidate, args.incumbent, found.because, "confirmed")
+    )
+
+
+def with_dependents(proposal: Proposal, change: str) -> tuple[str, ...]:
+    """A change and all that cannot stand without it, in the proposal's order."""
+    gone = {change}
+    while more := {c.id for c in proposal.changes if c.id not in gone and gone & set(c.requires)}:
+        gone |= more
+    return tuple(c.id for c in proposal.changes if c.id in gone)
+
+
 def _timed_rows(
-    crew: Crew, number: int, trial: Trial, whole: Build, apart: list[tuple[str, Candidate]]
+    crew: Crew, number: int, trial: Trial, whole: Build, apart: list[tuple[AblationRow, Candidate]]
 ) -> list[AblationRow]:
     if not apart:
         return []
@@ -299,17 +331,15 @@ def _timed_rows(
         lambda: crew.bus.need(BUILD, BuildArgs(candidates=candidates)),
     ).builds
     rows: list[AblationRow] = []
-    good: list[tuple[str, Build]] = []
-    for (change, candidate), build in zip(apart, builds, strict=True):
+    good: list[tuple[AblationRow, Build]] = []
+    for (row, candidate), build in zip(apart, builds, strict=True):
         if build.status == "ok":
-            good.append((change, fresh(crew, candidate, build)))
+            good.append((row, fresh(crew, candidate, build)))
         else:
-            rows.append(
-                AblationRow(change=change, separable=False, effect={}, note="the rest does not build without it")
-            )
+            rows.append(row.model_copy(update={"note": "the rest does not build without it"}))
     if good:
         timings = screened(crew, f"{step}.screen", tuple(b for _, b in good), whole)
-        rows += [row_from(change, timing) for (change, _), timing in zip(good, timings, strict=True)]
+        rows += [row_from(row.change, timing, row.note) for (row, _), timing in zip(good, timings, strict=True)]
     return rows
 
 

@@ -66,7 +66,7 @@ def measure_baseline(crew: Crew) -> Baseline:
         incumbent_from=found.source,
         start_build=first,
         incumbent_build=second,
-        verification=checked,
+        verification=checked.slim(),
         noise=noise,
         profile=profile,
         flags_alone=flags,
@@ -92,6 +92,12 @@ def profiled(crew: Crew, step: str, candidate: Candidate, build: Build) -> Profi
     crew.say("read", "profile every shape")
     args = ProfileArgs(candidate=candidate, build=build)
     return crew.journal.do(step, Profile, build.artifact_hash, lambda: crew.bus.need(PROFILE, args))
+
+
+def reprofiled(crew: Crew, step: str, candidate: Candidate, build: Build) -> Profile | None:
+    """The profile of a newly adopted kernel; None when the budget is spent, and with it the run."""
+    spent = crew.clock.left_s() <= 0 and crew.journal.find(step) is None
+    return None if spent else profiled(crew, step, candidate, build)
 
 
 def read(crew: Crew, number: int, standing: Standing) -> Answer:

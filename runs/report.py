@@ -34,7 +34,7 @@ class Story(Record):
     end: RunRecord | None
     """None while unfinished."""
     profile: Profile | None
-    """Of the last adopted kernel, or the baseline's."""
+    """Of the last adopted kernel, or the baseline's; None when the last adopted one was not profiled any more."""
     adopted: bool
     """Whether the final kernel is not the one the run began with."""
 
@@ -88,7 +88,10 @@ def gather(steps: list[Step]) -> Story:
     end = payload_of(steps, "end", RunRecord)
     profiles = [s for s in steps if s.step.endswith(".profile") and s.kind == "Profile"]
     profile = Profile.model_validate(profiles[-1].payload) if profiles else None
-    adopted = any(r.settled for r in rounds)
+    settled = [s.candidate for r in rounds for s in r.settled if s.candidate]
+    adopted = bool(settled)
+    if profile is not None and settled and profile.candidate != settled[-1].identity:
+        profile = None
     return Story(start=start, baseline=baseline, rounds=tuple(rounds), end=end, profile=profile, adopted=adopted)
 
 
@@ -154,8 +157,10 @@ def _roofline(story: Story) -> str:
         for s in story.baseline.profile.shapes
         if s.gb_s > 0 and s.gflop_s > 0
     ]
-    roofs = [Roof(label=p.level, gb_s=p.value) for p in platform.peaks if p.name == "read"]
-    fma = next((p.value for p in platform.peaks if p.name == "fma"), 0.0)
+    levels = list(dict.fromkeys(p.level for p in platform.peaks if p.name == "read"))
+    roofs = [Roof(label=level, gb_s=p.value) for level in levels if (p := platform.peak("read", level))]
+    core = platform.peak("fma", "core")
+    fma = core.value if core else 0.0
     return roofline(points, roofs, fma) if fma else ""
 
 

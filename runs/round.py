@@ -10,7 +10,7 @@ from kernelcrew.runs.crew import Crew, Standing
 from kernelcrew.runs.judging import best_of, judge_best, judge_unconfirmed
 from kernelcrew.runs.nouns import Judged, RoundRecord
 from kernelcrew.runs.proposing import propose
-from kernelcrew.runs.reading import profiled, read
+from kernelcrew.runs.reading import read, reprofiled
 from kernelcrew.runs.remembering import remember
 from kernelcrew.runs.settling import keep_trials, settle
 from kernelcrew.runs.trying import attempt
@@ -24,12 +24,12 @@ def play_round(crew: Crew, number: int, standing: Standing) -> tuple[RoundRecord
         return _failed(number, "no usable answer from the profiler-reader"), standing
     proposed = propose(crew, number, standing, summary)  # proposer: 2-3 sets of independent changes, repeats taken out
     trials = [attempt(crew, number, standing, p) for p in proposed.kept]  # patch writer, policy ... correctness, screen
-    trials = [tune(crew, number, standing, t) for t in trials]  # autotuner, inside the proposed windows only
-    best = best_of(trials)
+    best = best_of(trials)  # the screen's winner
     judged: list[Judged] = []
     for trial in trials:  # the best is ablated, confirmed on new blocks, reviewed by the skeptic and decided by numbers
         if trial is best:
-            judged.append(judge_best(crew, number, standing, trial))
+            tuned = tune(crew, number, standing, trial)  # autotuner, inside the proposed windows only
+            judged.append(judge_best(crew, number, standing, tuned))
         else:
             judged.append(judge_unconfirmed(trial, best.proposal.id if best else ""))
     for one in judged:
@@ -52,7 +52,7 @@ def _next(crew: Crew, number: int, standing: Standing, judged: list[Judged], rec
     for settled in record.settled:
         build = next(j.trial.verdict.build for j in judged if j.proposal == settled.proposal)
         if settled.candidate is not None and build is not None:
-            profile = profiled(crew, f"r{number}.profile", settled.candidate, build)
+            profile = reprofiled(crew, f"r{number}.profile", settled.candidate, build) or standing.profile
             return Standing(candidate=settled.candidate, build=build, profile=profile, commit=settled.commits[-1])
     return standing
 

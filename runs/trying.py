@@ -6,6 +6,8 @@ words, a bounded number of times; it costs nothing else.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from kernelcrew.agents.nouns import Answer, to_patch
 from kernelcrew.kernels.compose import compose
 from kernelcrew.kernels.nouns import Candidate, NotApplicable, Patch, Proposal
@@ -81,12 +83,13 @@ def inspect(crew: Lab, step: str, candidate: Candidate, against: Build | None) -
     build = fresh(crew, candidate, builds.builds[0])
     if build.status != "ok":
         return Verdict(outcome="reject", stage=build.stage, reason=_first_word(build), build=build)
-    verification = crew.journal.do(
+    whole = crew.journal.do(
         f"{step}.verify",
         Verification,
         [candidate, build.artifact_hash],
         lambda: crew.bus.need(VERIFY, VerifyArgs(build=build)),
     )
+    verification = whole.slim()
     if verification.status != "ok":
         stage: Stage = "safety" if verification.status == "unsafe" else "correctness"
         return Verdict(
@@ -110,7 +113,23 @@ def screened(crew: Lab, step: str, builds: tuple[Build, ...], baseline: Build) -
     """Screen several builds against one baseline in the same blocks."""
     inputs = [[b.artifact_hash for b in builds], baseline.artifact_hash]
     args = ScreenArgs(candidates=builds, baseline=baseline)
-    return crew.journal.do(step, Screens, inputs, lambda: crew.bus.need(SCREEN, args)).timings
+    return crew.journal.do(step, Screens, inputs, lambda: _screens(crew, args)).timings
+
+
+def unmeasured(candidate: Build, baseline: Build, why: str, grade: Literal["screen", "confirmed"]) -> Timing:
+    """What is said of a candidate that could not be timed: nothing, and why. Decides as a noisy host does."""
+    return Timing(
+        grade=grade,
+        status="noisy",
+        baseline=baseline.identity,
+        candidate=candidate.identity,
+        margin=0.0,
+        aa_sd=0.0,
+        classes=(),
+        shapes=(),
+        blocks=0,
+        reason=why,
+    )
 
 
 def fresh(crew: Lab, candidate: Candidate, build: Build) -> Build:
@@ -118,6 +137,13 @@ def fresh(crew: Lab, candidate: Candidate, build: Build) -> Build:
     if build.status != "ok" or crew.has_artifact(build):
         return build
     return crew.bus.need(BUILD, BuildArgs(candidates=(candidate,))).builds[0]
+
+
+def _screens(crew: Lab, args: ScreenArgs) -> Screens:
+    found = crew.bus.use(SCREEN, args)
+    if isinstance(found, Screens):
+        return found
+    return Screens(timings=tuple(unmeasured(c, args.baseline, found.because, "screen") for c in args.candidates))
 
 
 def _ask(crew: Crew, number: int, standing: Standing, proposal: Proposal, problems: list[str]) -> Answer:

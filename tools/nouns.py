@@ -12,6 +12,7 @@ from kernelcrew.record import Record
 Stage = Literal["policy", "build", "safety", "correctness", "timing"]
 Outcome = Literal["accept", "reject", "inconclusive"]
 Answer = Literal["faster", "not slower", "slower", "unknown"]
+Action = Literal["adopt", "adopt_when", "adjust", "split", "rollback", "inconclusive"]
 Grade = Literal["counters", "simulated", "remarks"]
 
 
@@ -95,13 +96,21 @@ class CaseResult(Record):
     """What went wrong, for a person."""
 
 
+KEPT_CASES = 24
+"""Cases that a slim verification keeps: the nearest to their limits."""
+
+
 class Verification(Record):
     """Safety and correctness of one build."""
 
     status: Literal["ok", "unsafe", "wrong"]
     """unsafe: guards, canaries, inputs, crash or time limit; wrong: numbers."""
     cases: tuple[CaseResult, ...]
-    """All cases that ran; the first bad one ends the check."""
+    """The cases that ran, the first bad one ending the check; those nearest to their limits once it is slim."""
+    cases_run: int = 0
+    """How many ran."""
+    seeds_run: int = 0
+    """Distinct input seeds among them."""
     bias: float = 0.0
     """Pooled signed mean over all cases, scaled."""
     bias_slope: float = 0.0
@@ -114,6 +123,17 @@ class Verification(Record):
     """Which containment was used."""
     seconds: float = 0.0
     """Wall clock."""
+
+    def slim(self) -> Verification:
+        """The same with only the cases nearest to their limits: the verifier's own step in the journal has all."""
+        near = sorted(self.cases, key=lambda c: (c.status == "ok", -(c.worst / c.limit if c.limit else 0.0)))
+        return self.model_copy(
+            update={
+                "cases": tuple(near[:KEPT_CASES]),
+                "cases_run": self.cases_run or len(self.cases),
+                "seeds_run": self.seeds_run or len({c.seed for c in self.cases}),
+            }
+        )
 
 
 class ShapeTiming(Record):
@@ -295,7 +315,7 @@ class Verdict(Record):
 class Decision(Record):
     """What is done with one proposal."""
 
-    action: Literal["adopt", "adopt_when", "adjust", "split", "rollback", "inconclusive"]
+    action: Action
     """See design: the first matching row of the table wins."""
     gate: str = ""
     """The gate that failed, for a rollback by a gate."""

@@ -78,21 +78,9 @@ def _start(path: Path, core: int | None) -> tuple[Child, TextIO, TextIO]:
     order_read, order_write = os.pipe()
     answer_read, answer_write = os.pipe()
     script = Path(__file__).with_name("rival_server.py")
-    shell = 'exec 3<&"$1" 4>&"$2"; shift 2; exec "$@"'
-    argv = [
-        "/bin/sh",
-        "-c",
-        shell,
-        "rival",
-        str(order_read),
-        str(answer_write),
-        sys.executable,
-        "-I",
-        str(script),
-        str(path),
-    ]
+    numbers = (-1 if core is None else core, order_read, answer_write)
     child = start(
-        [*argv, str(-1 if core is None else core)],
+        [sys.executable, "-I", str(script), str(path), *map(str, numbers)],
         env={**child_environment(), **ONE_THREAD},
         pass_fds=(order_read, answer_write),
         limits=Limits(),

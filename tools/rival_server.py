@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,13 +41,13 @@ def rings(order: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     return made
 
 
-def serve(path: str, core: int) -> None:
+def serve(path: str, core: int, orders_fd: int, answers_fd: int) -> None:
     """Answer until the parent closes the pipe."""
     if core >= 0:
         os.sched_setaffinity(0, {core})
     rival = load(path)
     held: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    with open(3, encoding="ascii") as orders, open(4, "w", encoding="ascii") as answers:
+    with open(orders_fd, encoding="ascii") as orders, open(answers_fd, "w", encoding="ascii") as answers:
         for line in orders:
             order = json.loads(line)
             if "slots" in order:
@@ -61,4 +60,4 @@ def serve(path: str, core: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(str(Path(sys.argv[1])), int(sys.argv[2]))
+    serve(sys.argv[1], *map(int, sys.argv[2:5]))

@@ -29,8 +29,8 @@ NEAR = 4.0
 """Contenders whose speeds lie within this factor get the same number of calls."""
 CLOCK_US = 200.0
 CLOCK_SHARE = 0.15
-"""The worker's clock may fall short of ours by max(200 us, 15 %). A hand-over takes some 9 us on a quiet machine, and was
-seen to take 60 to 150 us in a virtual machine under load. No verdict rests on the worker's clock."""
+"""The worker's clock may fall short of ours by max(200 us, 15 %). A hand-over takes some 9 us on a quiet machine, and
+was seen to take 60 to 150 us in a virtual machine under load. No verdict rests on the worker's clock."""
 LOST_US = 30.0
 LOST_SHARE = 0.02
 """Wall clock may exceed processor time by max(30 us, 2 %) before a sample counts as disturbed."""

@@ -16,6 +16,7 @@ from kernelcrew.settings import Settings
 from kernelcrew.tools.build import Builder
 from kernelcrew.tools.bus import Bus, Level, Tool
 from kernelcrew.tools.nouns import AlphaPlan, Build, Noise, Profile, Timing, Verification
+from kernelcrew.tools.peaks import measure_peaks, with_peaks
 from kernelcrew.tools.profile import ProfileOptions, profile
 from kernelcrew.tools.reference import Reference
 from kernelcrew.tools.sandbox import Sandbox
@@ -146,6 +147,11 @@ class Workshop:
     def profile(self, args: ProfileArgs) -> Profile:
         times = self.bench.call_times(args.build)
         options = ProfileOptions(settings=self.settings, sandbox=self.sandbox, ring_bytes=self.bench.ring_bytes())
+        found = profile(self.operator, args.candidate, args.build, times, self.machine, options)
+        if max((s.share for s in found.shapes), default=0.0) <= 1.0:
+            return found
+        # Faster than a peak: the peak was measured on a busy host. It is measured again, and the better one is kept.
+        self.machine = with_peaks(self.machine, measure_peaks(self.machine, self.settings, again=True))
         return profile(self.operator, args.candidate, args.build, times, self.machine, options)
 
     def screen(self, args: ScreenArgs) -> Screens:

@@ -32,6 +32,7 @@ class Chain(NamedTuple):
 
     lanes: int
     by_hand: bool
+    """Vectors in the source: how many of them are added to at a time cannot be told from the lanes."""
     latency_ns: float
 
 

@@ -38,20 +38,22 @@ DIRECTIONS: tuple[Direction, ...] = (
     ),
     Direction(
         "Let the compiler use the freedom of the contract",
-        "Keep the plain loop and tell the compiler that sums may be reordered; unrolling shares its overhead.",
-        ("contract_flags", "unroll_flag"),
+        "Keep the plain loop and tell the compiler that sums may be reordered; rows too short for its vector code go "
+        "round it.",
+        ("contract_flags", "rows_together", "copy_single_column"),
         ("contract_flags",),
     ),
     Direction(
         "Several scalar chains in the plain loop",
-        "Split the sum by hand in portable C and leave the choice of instructions to the compiler.",
-        ("restrict_pointers", "scalar_accumulators", "copy_single_column"),
+        "Split the sum by hand in portable C and leave the choice of instructions to the compiler; rows too short "
+        "for them go round.",
+        ("restrict_pointers", "scalar_accumulators", "rows_together", "copy_single_column"),
         ("scalar_accumulators",),
     ),
     Direction(
         "Unroll the serial loop",
         "Leave the order of additions as it is and trim the loop around them.",
-        ("restrict_pointers", "unroll_pragma"),
+        ("unroll_pragma", "unroll_flag"),
         ("unroll_pragma",),
     ),
 )
@@ -161,11 +163,7 @@ def _risks(note: RecipeNote, helped: ShapeClass) -> list[RiskNote]:
         elif shape_class == helped:
             found.append(RiskNote(shape_class=shape_class, level="none", why="this is the class it is meant for"))
         else:
-            found.append(
-                RiskNote(
-                    shape_class=shape_class, level="low", why="nothing is known to speak against it; it is measured"
-                )
-            )
+            found.append(RiskNote(shape_class=shape_class, level="low", why="no known cause"))
     return found
 
 

@@ -78,12 +78,12 @@ def read_shape(shape: ShapeProfile, frame: Frame) -> Reading:
         return Reading(shape, "near_peak", f"{shape.shape}: {share}")
     if length <= SHORT_ROW and shape.ns_per_row > 0:
         fixed = fit.fixed_ns / shape.ns_per_row if fit else 0.0
-        if fixed >= HALF or length < 2:
-            part = f", of which {fit.fixed_ns:.1f} ns whatever it holds" if fit else ""
+        if shape.share < HALF and (fixed >= HALF or length < 2):
+            part = f", of which {min(fit.fixed_ns, shape.ns_per_row):.1f} ns whatever it holds" if fit else ""
             return Reading(
                 shape, "overhead", f"{shape.shape}: {shape.ns_per_row:.1f} ns a row of {length:.0f}{part}; {share}"
             )
-    if chain.latency_ns > 0 and length > 2 * chain.lanes and shape.share < HALF:
+    if chain.latency_ns > 0 and not chain.by_hand and length > 2 * chain.lanes and shape.share < HALF:
         chained = shape.ns_per_element * chain.lanes / chain.latency_ns
         if ONE_CHAIN[0] <= chained <= ONE_CHAIN[1]:
             lanes = f" over {chain.lanes} lanes" if chain.lanes > 1 else ""
@@ -102,7 +102,7 @@ def read_shape(shape: ShapeProfile, frame: Frame) -> Reading:
     if flops_share > bytes_share:
         flops = f"{shape.gflop_s:.1f} of {shape.peak_gflop_s:.1f} GFLOP/s"
         return Reading(shape, "compute", f"{shape.shape}: {flops}; {share}")
-    if length <= (LONG_ROW if shape.share < HALF else SHORT_ROW):
+    if length <= LONG_ROW and shape.share < HALF:
         return Reading(shape, "overhead", f"{shape.shape}: {shape.ns_per_row:.1f} ns a row of {length:.0f}; {share}")
     return Reading(shape, "bandwidth", f"{shape.shape}: {share}")
 

@@ -13,8 +13,8 @@ from kernelcrew.tools.nouns import Timing
 OVER_PEAK = 1.25
 """Share of peak times ratio above which a gain is doubted, and new seeds are asked for."""
 BEYOND_PEAK = 4.0
-"""The same above which right results on new seeds do not settle it: a neighbour on the memory bus can halve a peak while
-it is measured, and once more the share of it; no more than that is the host's."""
+"""The same above which right results on new seeds do not settle it: a neighbour on the memory bus can halve a peak
+while it is measured, and once more the share of it; no more than that is the host's."""
 BEYOND_PROMISE = 3.0
 """Measured gain over the promised one from which the mechanism does not explain it."""
 FLAGS_EXPLAIN = 1.1

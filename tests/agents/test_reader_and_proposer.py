@@ -185,8 +185,12 @@ def test_vector_loads_with_adds_in_source_order_are_still_one_chain() -> None:
     assert "latency" not in kinds(vectors)["main"]
 
 
-def test_one_vector_accumulator_is_a_chain_over_its_lanes() -> None:
+def test_one_vector_accumulator_is_a_chain_over_its_lanes_but_vectors_by_hand_are_not_blamed() -> None:
     vectors = (LoopRemark(line=7, vectorized=True, vector_bytes=32),)
     shapes = tuple(kit.row(s.axes, 3 + kit.ADD_NS * s.axes["n"] / 8, "L1") for s in kit.OPERATOR.timed())
     one_chain = kit.serial_profile().model_copy(update={"loops": vectors, "shapes": shapes})
     assert kinds(one_chain)["main"] == {"latency"} == kinds(one_chain)["long"]
+    proposal = kit.proposal_of(propose(kit.proposer_evidence(), 0).proposals[0])
+    kernel = kit.composed(proposal, write_patch(kit.writer_evidence(proposal)))
+    by_hand = read_profile(kit.reader_evidence(one_chain, kernel)).bottlenecks
+    assert {b.kind for b in by_hand}.isdisjoint({"latency", "not_vectorized"})
