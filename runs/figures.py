@@ -33,6 +33,8 @@ from kernelcrew.tools.timing import Bench
 from kernelcrew.tools.timing_blocks import Stand
 from kernelcrew.tools.workshop import BUILD, SCREEN, BuildArgs, ScreenArgs
 
+BLOCKS = 10
+"""Blocks of each comparison of kernels."""
 PAIRS = 15
 """Pairs of batches a shape against NumPy."""
 SAMPLE_US = 2000.0
@@ -111,8 +113,10 @@ def bench_figures(settings: Settings, name: str, run: str, listener: Listener) -
         lab.say("bench", "the peaks of this machine")
         machine = with_peaks(lab.machine, measure_peaks(lab.machine, settings, again=True))
         lab.say("bench", "the kernel and the flags alone against the start")
-        over_start, flags_over = lab.bus.need(SCREEN, ScreenArgs(candidates=(kernel, flags), baseline=first)).timings
-        over_flags = lab.bus.need(SCREEN, ScreenArgs(candidates=(kernel,), baseline=flags)).timings[0]
+        over_start, flags_over = lab.bus.need(
+            SCREEN, ScreenArgs(candidates=(kernel, flags), baseline=first, blocks=BLOCKS)
+        ).timings
+        over_flags = lab.bus.need(SCREEN, ScreenArgs(candidates=(kernel,), baseline=flags, blocks=BLOCKS)).timings[0]
         lab.say("bench", "the kernel against NumPy")
         numpy = against_numpy(settings, operator, kernel)
         tables = (

@@ -10,7 +10,7 @@ from kernelcrew.runs.asking import reader_evidence
 from kernelcrew.runs.crew import Crew, Standing
 from kernelcrew.runs.incumbent import Incumbent, find_incumbent
 from kernelcrew.runs.nouns import Baseline
-from kernelcrew.runs.trying import fresh, screened
+from kernelcrew.runs.trying import REPORT_BLOCKS, fresh, screened
 from kernelcrew.tools.nouns import Build, Noise, Profile, Verification
 from kernelcrew.tools.workshop import (
     BUILD,
@@ -58,8 +58,8 @@ def measure_baseline(crew: Crew) -> Baseline:
     crew.say("baseline", noise.reason, status="info" if noise.quiet else "warn")
     profile = profiled(crew, "baseline.profile", incumbent, second)
     crew.say("baseline", "time the start with contract flags alone")
-    flags = screened(crew, "baseline.flags", (third,), first)[0] if third.status == "ok" else None
-    over = screened(crew, "baseline.over_start", (second,), first)[0] if incumbent != start else None
+    flags = screened(crew, "baseline.flags", (third,), first, REPORT_BLOCKS)[0] if third.status == "ok" else None
+    over = screened(crew, "baseline.over_start", (second,), first, REPORT_BLOCKS)[0] if incumbent != start else None
     baseline = Baseline(
         start=start,
         incumbent=incumbent,

@@ -13,7 +13,7 @@ from kernelcrew.runs.reading import measure_baseline, standing_of
 from kernelcrew.runs.round import play_round
 from kernelcrew.runs.stages import stage_seconds
 from kernelcrew.runs.stop import BudgetSpent, NothingLeft, Plateau, RoundsDone, Stop, first_reason
-from kernelcrew.runs.trying import fresh, screened
+from kernelcrew.runs.trying import REPORT_BLOCKS, fresh, screened
 from kernelcrew.tools.nouns import Timing
 
 ROUND_NEEDS_S = 30.0
@@ -81,11 +81,11 @@ def final_figures(crew: Crew, baseline: Baseline, standing: Standing) -> tuple[T
     crew.say("end", "measure the final kernel against where the run began")
     build = standing.build
     incumbent = fresh(crew, baseline.incumbent, baseline.incumbent_build)
-    over = screened(crew, "final.over_incumbent", (build,), incumbent)[0]
+    over = screened(crew, "final.over_incumbent", (build,), incumbent, REPORT_BLOCKS)[0]
     if baseline.incumbent.identity == baseline.start.identity:
         return over, over
     start = fresh(crew, baseline.start, baseline.start_build)
-    return over, screened(crew, "final.over_start", (build,), start)[0]
+    return over, screened(crew, "final.over_start", (build,), start, REPORT_BLOCKS)[0]
 
 
 def costs(crew: Crew) -> tuple[StageCost, ...]:

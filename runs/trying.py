@@ -17,6 +17,8 @@ from kernelcrew.runs.nouns import Trial
 from kernelcrew.tools.nouns import Build, Stage, Timing, Verdict, Verification
 from kernelcrew.tools.workshop import BUILD, SCREEN, VERIFY, BuildArgs, Builds, ScreenArgs, Screens, VerifyArgs
 
+REPORT_BLOCKS = 6
+"""Blocks of a measurement that is only reported: enough for an interval that a reader can use."""
 ATTEMPTS = 3
 """Tries of the patch writer at one proposal."""
 
@@ -109,10 +111,10 @@ def inspect(crew: Lab, step: str, candidate: Candidate, against: Build | None) -
     )
 
 
-def screened(crew: Lab, step: str, builds: tuple[Build, ...], baseline: Build) -> tuple[Timing, ...]:
+def screened(crew: Lab, step: str, builds: tuple[Build, ...], baseline: Build, blocks: int = 0) -> tuple[Timing, ...]:
     """Screen several builds against one baseline in the same blocks."""
-    inputs = [[b.artifact_hash for b in builds], baseline.artifact_hash]
-    args = ScreenArgs(candidates=builds, baseline=baseline)
+    inputs = [[b.artifact_hash for b in builds], baseline.artifact_hash, blocks]
+    args = ScreenArgs(candidates=builds, baseline=baseline, blocks=blocks)
     return crew.journal.do(step, Screens, inputs, lambda: _screens(crew, args)).timings
 
 

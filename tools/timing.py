@@ -79,10 +79,16 @@ class _Contest:
     deadline: float = math.inf
     blocks: tuple[Block, ...] = ()
     faults: Mapping[str, str] = field(default_factory=dict)
+    odd_clocks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fault(self) -> str:
         return self.faults.get(CANDIDATE, "")
+
+    def unsettled(self, name: str = CANDIDATE) -> str:
+        """Why nothing can be said of a contender: the host disturbed too much, or its two clocks disagree. No verdict
+        rests on the worker's clock, so a disagreement refutes nothing; it only forbids to decide."""
+        return self.odd_clocks.get(name, "") or too_disturbed(self.blocks)
 
     @property
     def block_s(self) -> float:
@@ -93,7 +99,7 @@ class _Contest:
         """With one more block and what was wrong in it."""
         blocks = (*self.blocks, block)
         clocks = {n: why for n in self.builds if n not in TRUSTED and (why := clock_trouble(blocks, n, BASELINE))}
-        return replace(self, blocks=blocks, faults={**clocks, **block.wrong, **self.faults})
+        return replace(self, blocks=blocks, odd_clocks=clocks, faults={**block.wrong, **self.faults})
 
 
 @dataclass
@@ -153,14 +159,18 @@ class Bench:
         return self.screen_many([candidate], baseline, shapes)[0]
 
     def screen_many(
-        self, candidates: Sequence[Build], baseline: Build, shapes: Sequence[Shape] | None = None
+        self, candidates: Sequence[Build], baseline: Build, shapes: Sequence[Shape] | None = None, blocks: int = 0
     ) -> list[Timing]:
-        """All candidates against one baseline in the same blocks, at most five at a time; one Timing each, in order."""
+        """All candidates against one baseline in the same blocks, at most five at a time; one Timing each, in order.
+
+        `blocks` above the pace's own narrows the intervals of figures that are only reported.
+        """
         chosen = tuple(self.operator.timed() if shapes is None else shapes)
         table = self._known_table(baseline)
         found: list[Timing] = []
         for first in range(0, len(candidates), TOGETHER):
-            found += self._screen_group(candidates[first : first + TOGETHER], baseline, chosen, table)
+            contest = self._screen_group(candidates[first : first + TOGETHER], baseline, chosen, table, blocks)
+            found += [self._screened(contest, name) for name in contest.builds if name != BASELINE]
         return found
 
     def confirm(
@@ -200,7 +210,7 @@ class Bench:
             lanes = [self._lane(s, names[with_start], self.pace.pairs) for s, needed, with_start in asked if needed]
             block = self._block("decide", contest.builds, lanes)
             contest = contest.after(block)
-            if contest.fault or too_disturbed(contest.blocks):
+            if contest.fault or contest.unsettled():
                 break
             progress = progress.after(block.logs(CANDIDATE, BASELINE), block.logs(CANDIDATE, START))
         return progress, contest, False
@@ -218,17 +228,17 @@ class Bench:
         return tuple(new), contest
 
     def _screen_group(
-        self, candidates: Sequence[Build], baseline: Build, shapes: tuple[Shape, ...], table: NoiseTable
-    ) -> list[Timing]:
+        self, candidates: Sequence[Build], baseline: Build, shapes: tuple[Shape, ...], table: NoiseTable, blocks: int
+    ) -> _Contest:
         names = [f"{CANDIDATE}{number}" for number in range(1, len(candidates) + 1)]
         builds = dict(zip(names, candidates, strict=True)) | {BASELINE: baseline}
         contest = _Contest(builds, shapes, table, self.lab.now(), self.lab.host())
-        for _ in range(self.pace.screen_blocks):
+        for _ in range(max(blocks, self.pace.screen_blocks)):
             left = [n for n in names if n not in contest.faults]
             if left and not too_disturbed(contest.blocks):
                 lanes = [self._lane(s, (*left, BASELINE), self.pace.screen_pairs) for s in shapes]
                 contest = contest.after(self._block("screen", builds, lanes))
-        return [self._screened(contest, name) for name in names]
+        return contest
 
     def _screened(self, contest: _Contest, name: str) -> Timing:
         found = estimates(contest.blocks, contest.shapes, Sides(candidate=name, baseline=BASELINE))
@@ -237,7 +247,7 @@ class Bench:
         if fault:
             return timing.model_copy(update={"status": "invalid", "reason": fault})
         classes, rows = screen_answers(found, contest.shapes, contest.table, self.floor_us)
-        disturbed = too_disturbed(contest.blocks)
+        disturbed = contest.unsettled(name)
         status = "noisy" if disturbed else "undecided"
         return timing.model_copy(update={"classes": classes, "shapes": rows, "status": status, "reason": disturbed})
 
@@ -290,7 +300,7 @@ class Bench:
 
 def _ending(progress: Progress, contest: _Contest, late: bool) -> tuple[str, str]:
     """Status and reason of a confirmation without fault."""
-    disturbed = too_disturbed(contest.blocks)
+    disturbed = contest.unsettled()
     if disturbed:
         return "noisy", disturbed
     if progress.decided:

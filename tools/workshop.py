@@ -71,6 +71,8 @@ class ScreenArgs(Record):
     """All are held against the same baseline in the same blocks."""
     baseline: Build
     """The incumbent, or the whole set in an ablation."""
+    blocks: int = 0
+    """More blocks than a screen's own, for figures that are only reported."""
 
 
 class Screens(Record):
@@ -155,7 +157,7 @@ class Workshop:
         return profile(self.operator, args.candidate, args.build, times, self.machine, options)
 
     def screen(self, args: ScreenArgs) -> Screens:
-        return Screens(timings=tuple(self.bench.screen_many(list(args.candidates), args.baseline)))
+        return Screens(timings=tuple(self.bench.screen_many(list(args.candidates), args.baseline, blocks=args.blocks)))
 
     def confirm(self, args: ConfirmArgs) -> Timing:
         return self.bench.confirm(

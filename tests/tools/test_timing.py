@@ -312,11 +312,11 @@ def test_a_wrong_baseline_is_our_failure_and_not_the_candidates() -> None:
         confirm(bench)
 
 
-def test_a_worker_whose_clock_lies_is_invalid_and_a_rare_hiccup_is_not() -> None:
+def test_a_worker_whose_clock_lies_is_never_decided_and_a_rare_hiccup_is() -> None:
     bench, _ = bench_on(gains({"new": 1.1}), lying=frozenset({"new"}))
     bench.noise(START)
     timing = confirm(bench)
-    assert timing.status == "invalid"
+    assert timing.status == "noisy" and timing.reason
     assert "clock" in timing.reason
     assert clock_trouble([], "a", "b") == ""
 
