@@ -9,13 +9,15 @@ import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-import click
 import typer
 
 from kernelcrew.errors import CrewError
 from kernelcrew.runs import cli_show as show
 from kernelcrew.settings import resolve
 from kernelcrew.version import VERSION
+
+ClickError = typer.BadParameter.__mro__[2]
+"""The base of all usage errors: of the click that typer carries, or of the installed one."""
 
 app = typer.Typer(
     name="kernelcrew",
@@ -207,10 +209,10 @@ def main() -> NoReturn:
     except CrewError as error:
         show.complain(str(error))
         sys.exit(error.exit_status)
-    except click.ClickException as error:
-        error.show(file=sys.stderr)
+    except ClickError as error:
+        show.complain(error.format_message())
         sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         show.complain("stopped; what was recorded stays: kernelcrew resume RUN goes on from it")
         sys.exit(130)
     except BrokenPipeError:

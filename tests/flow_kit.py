@@ -13,6 +13,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from kernelcrew.kernels.load import load_operator
 from kernelcrew.kernels.nouns import Candidate, Shape, Variant
 from kernelcrew.platforms.nouns import Machine, Peak
 from kernelcrew.record import Record, hash_of
-from kernelcrew.runs import session
+from kernelcrew.runs import cli, session
 from kernelcrew.runs.crew import Crew
 from kernelcrew.runs.journal import Journal, read_steps
 from kernelcrew.runs.nouns import RunRecord, Step
@@ -364,6 +365,31 @@ def script(patch: pytest.MonkeyPatch, scripts: Mapping[Role, Script]) -> Scripte
     team = ScriptedTeam(scripts)
     patch.setattr(session, "Team", lambda *parts: team)
     return team
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> Any:
+        """The JSON object on the last line of standard output."""
+        return json.loads(self.out.splitlines()[-1])
+
+
+def command(patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], *words: str) -> Said:
+    """One kernelcrew command in this process, through its outermost door; what escapes that is a traceback."""
+    patch.setattr(sys, "argv", ["kernelcrew", *words])
+    capture.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capture.readouterr()
+    assert isinstance(ended.value.code, int)
+    return Said(ended.value.code, said.out, said.err)
 
 
 def git(folder: Path, *words: str) -> str:

@@ -51,8 +51,13 @@ def fill(distribution: Distribution, rng: np.random.Generator, array: Array) -> 
 
 def fill_large(distribution: Distribution, rng: np.random.Generator, array: Array) -> None:
     """As `fill`, but an array of more than 2^18 elements without structure along rows is tiled from a stock of
-    drawn values, which costs a tenth of drawing it; reproducible from the generator's seed as well."""
-    if array.size <= CHUNK or array.dtype.kind == "i" or distribution.kind not in ROTATABLE:
+    drawn values, which costs a tenth of drawing it; reproducible from the generator's seed as well.
+
+    Values of one sign are always drawn: the rounding errors of a repeated stock add up in a serial sum, and an honest
+    kernel would be refused.
+    """
+    one_signed = distribution.kind == "uniform"
+    if array.size <= CHUNK or array.dtype.kind == "i" or distribution.kind not in ROTATABLE or one_signed:
         fill(distribution, rng, array)
     else:
         Pool(distribution, rng, STOCK).refresh([array], rng, mutations=1024)

@@ -11,8 +11,20 @@ from typing import Any
 import flow_kit as kit
 import pytest
 
-from kernelcrew.agents.nouns import BlockText, ChangeIdea, EditText, KnobValue, PatchAnswer, ProposalIdea, ProposalSet
-from kernelcrew.agents.nouns import Question, Review, TestRequest
+from kernelcrew.agents import nouns
+from kernelcrew.agents.nouns import (
+    BlockText,
+    ChangeIdea,
+    EditText,
+    KnobValue,
+    PatchAnswer,
+    ProposalIdea,
+    ProposalSet,
+    Question,
+    Review,
+)
+from kernelcrew.kernels.expr import parse
+from kernelcrew.kernels.load import load_operator
 from kernelcrew.runs import session
 from kernelcrew.runs.crew import Clock
 from kernelcrew.runs.nouns import Judged
@@ -109,7 +121,10 @@ def test_a_mixed_change_is_adopted_where_a_rule_holds_with_a_dispatcher_that_bui
     one = only(done)
     assert one.decision.action == "adopt_when"
     rule = one.decision.rule
-    assert rule.startswith("n > ")
+    timed = load_operator(str(operator)).timed()
+    served = {s.axes["n"] for s in timed if parse(rule).value(s.axes)}
+    assert served
+    assert min(served) >= 1000
     assert [v.when for v in done.record.final.variants] == [rule, None]
     assert one.trial.verdict.verification is not None
     assert one.trial.verdict.verification.status == "ok"
@@ -128,8 +143,12 @@ def test_after_a_split_no_rule_is_adopted_unmeasured(
     workdir: Path, operator: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one follow-up is spent: what would need a second one is rolled back, never committed as it is."""
-    marks = {"mixed": "sim(n >= 1000)=0.5 sim(n <= 64)=1.5", "worse": "sim(n >= 20000)=0.5 sim(n <= 16)=1.5"}
-    done = played(monkeypatch, workdir, operator, marks)
+    mixed = edit("mixed", f"{ANCHOR} /* mixed: sim(n >= 1000)=0.5 sim(n <= 64)=1.5 */")
+    worse = edit("worse", "/* worse: sim(n >= 20000)=0.5 sim(n <= 16)=1.5 mixed:", search="/* mixed:")
+    answer = PatchAnswer(edits=[mixed, worse], note="")
+    scripts = {"proposer": proposes("mixed", "worse"), "patch_writer": lambda q: answer, "skeptic": passes}
+    kit.script(monkeypatch, scripts)
+    done = kit.run(workdir, operator)
     one = only(done)
     assert any(s.step == "r1.split.r1p1.confirm" for s in done.steps)
     assert one.decision.action == "rollback"
@@ -187,7 +206,6 @@ def test_an_edit_that_does_not_match_goes_back_and_then_fails(
     [
         ("s = 1.0f;", "correctness", "rows="),
         ("y[rows + 40000] = s;", "safety", ""),
-        ("if (n == 16) for (;;) s += 1.0f;", "safety", ""),
         ("if (n > 1) *(volatile int *)0 = 1;", "safety", ""),
     ],
 )
@@ -215,7 +233,7 @@ def more_tests(question: Question) -> Review:
     if json.loads(question.evidence)["tests_done"]:
         return passes(question)
     axes = [KnobValue(name="rows", value=3), KnobValue(name="n", value=777)]
-    tests = [TestRequest(kind="shape", axes=axes, distribution="", why="beside a size that the code compares with")]
+    tests = [nouns.TestRequest(kind="shape", axes=axes, distribution="", why="beside a size that the code compares with")]
     return Review(verdict="more_tests", objections=[], tests=tests, hypotheses=[], summary="look there")
 
 
@@ -268,7 +286,7 @@ def spendable(monkeypatch: pytest.MonkeyPatch) -> type[SpentClock]:
     return SpentClock
 
 
-@pytest.mark.parametrize("stage", ["propose", "write", "trial", "tune", "ablate", "review", "settle", "remember"])
+@pytest.mark.parametrize("stage", ["propose", "trial", "ablate", "review", "remember"])
 def test_a_budget_that_runs_out_ends_the_run_undecided_and_whole(
     workdir: Path, operator: Path, spendable: type[SpentClock], monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
