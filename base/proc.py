@@ -128,9 +128,23 @@ def kill(child: Child) -> None:
     _kill_group(child)
 
 
+RESOURCES = {
+    "core": resource.RLIMIT_CORE,
+    "fsize": resource.RLIMIT_FSIZE,
+    "as": resource.RLIMIT_AS,
+    "nproc": resource.RLIMIT_NPROC,
+}
+
+
 def _bounds(bounds: Limits) -> dict[str, int]:
+    """What is to be set, never above the hard limit that this process is under itself: asking for more would fail."""
     wanted = {"core": 0, "fsize": bounds.output_bytes, "as": bounds.memory_bytes, "nproc": bounds.processes}
-    return {name: value for name, value in wanted.items() if value is not None}
+    return {name: _capped(name, value) for name, value in wanted.items() if value is not None}
+
+
+def _capped(name: str, value: int) -> int:
+    hard = resource.getrlimit(RESOURCES[name])[1]
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 
 def _limited(argv: Sequence[str], bounds: Limits) -> list[str]:
@@ -142,15 +156,9 @@ def _limited(argv: Sequence[str], bounds: Limits) -> list[str]:
 def _limit_late(child: Child, bounds: Limits) -> None:
     if shutil.which("prlimit"):
         return
-    names = {
-        "core": resource.RLIMIT_CORE,
-        "fsize": resource.RLIMIT_FSIZE,
-        "as": resource.RLIMIT_AS,
-        "nproc": resource.RLIMIT_NPROC,
-    }
     with contextlib.suppress(ProcessLookupError):
         for name, value in _bounds(bounds).items():
-            resource.prlimit(child.pid, names[name], (value, value))
+            resource.prlimit(child.pid, RESOURCES[name], (value, value))
 
 
 def _must_exist(name: str, env: Mapping[str, str] | None) -> None:

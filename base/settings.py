@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pydantic import ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from kernelcrew.errors import UserMistake
 from kernelcrew.record import Record
 
 
@@ -52,8 +54,11 @@ class Settings(Record):
 
 
 def resolve(workdir: Path | None = None) -> Settings:
-    """Settings from the command line's `workdir`, the environment and the defaults, in that order."""
-    layers = Layers()
+    """Settings from the command line's `workdir`, the environment and the defaults, in that order.
+
+    Raises UserMistake for a variable that does not hold what it should.
+    """
+    layers = _layers()
     return Settings(
         workdir=(workdir or layers.workdir or Path.cwd()).absolute(),
         cc=layers.cc or "gcc",
@@ -61,6 +66,15 @@ def resolve(workdir: Path | None = None) -> Settings:
         core=layers.core,
         embedder=layers.embedder or "minilm",
     )
+
+
+def _layers() -> Layers:
+    try:
+        return Layers()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"KERNELCREW_{str(first['loc'][0]).upper()}"
+        raise UserMistake(f"{name}={first['input']}: {first['msg']}", fix="mend the variable, or unset it") from error
 
 
 def api_key(name: str) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -16,7 +16,7 @@ from kernelcrew.runs import cli_show as show
 from kernelcrew.settings import resolve
 from kernelcrew.version import VERSION
 
-ClickError = typer.BadParameter.__mro__[2]
+ClickError: Any = typer.BadParameter.__mro__[2]
 """The base of all usage errors: of the click that typer carries, or of the installed one."""
 
 app = typer.Typer(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 
+from kernelcrew.agents.clients import make_client
 from kernelcrew.agents.team import Team
 from kernelcrew.errors import UnknownName, UserMistake
 from kernelcrew.event import Listener
@@ -128,8 +129,10 @@ def run_folder(settings: Settings, run: str) -> Path:
 
 
 def _check(operator: Operator, asked: Asked) -> None:
+    """Refuse what cannot be done before anything is measured or written."""
     if asked.backend not in operator.backends:
         raise UnknownName("backend", asked.backend, operator.backends)
+    make_client(asked.model, asked.base_url, asked.seed)
     if asked.rounds < 1:
         raise UserMistake("--rounds must be at least 1", fix="for instance --rounds 2")
     if asked.budget_min <= 0:

@@ -6,7 +6,6 @@ candidate's source, so that what a run ought to decide is known. Small shapes ke
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -75,13 +74,17 @@ shapes = [
 """
 MARK = re.compile(r"sim\((?P<rule>[^()]*)\)=(?P<factor>[0-9.]+)")
 """`sim(n <= 64)=0.5` in a source: calls take half the time where the rule holds."""
-PEAKS = (
-    *(Peak(name="read", level=level, value=gb_s, unit="GB/s", footprint_bytes=size, source="simulated", date="2026-01-01")
-      for level, gb_s, size in (("L1", 400.0, 16 << 10), ("L2", 200.0, 256 << 10), ("L3", 100.0, 4 << 20),
-                                ("memory", 20.0, 128 << 20))),
-    Peak(name="fma", level="core", value=300.0, unit="GFLOP/s", footprint_bytes=4096, source="simulated", date="2026-01-01"),
-    Peak(name="add_latency", level="core", value=0.8, unit="ns", footprint_bytes=4096, source="simulated", date="2026-01-01"),
-)  # fmt: skip
+PEAKS = tuple(
+    Peak(name=name, level=level, value=value, unit=unit, footprint_bytes=size, source="simulated", date="2026-01-01")
+    for name, level, value, unit, size in (
+        ("read", "L1", 400.0, "GB/s", 16 << 10),
+        ("read", "L2", 200.0, "GB/s", 256 << 10),
+        ("read", "L3", 100.0, "GB/s", 4 << 20),
+        ("read", "memory", 20.0, "GB/s", 128 << 20),
+        ("fma", "core", 300.0, "GFLOP/s", 4096),
+        ("add_latency", "core", 0.8, "ns", 4096),
+    )
+)
 
 
 def small_operator(folder: Path) -> Path:
@@ -328,11 +331,12 @@ def _dying(death: Death) -> Callable[[Journal, Step], None]:
     return dying
 
 
-def share_builds(source: Path, workdir: Path) -> None:
-    """Let a working directory use another one's build cache and worker programs."""
+def share_builds(base: Path, workdir: Path) -> None:
+    """Let a working directory use the session's one cache of builds and worker programs; `base` is pytest's own."""
+    cache = base / "flow-builds"
+    cache.mkdir(exist_ok=True)
     (workdir / ".kernelcrew").mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        (workdir / ".kernelcrew" / "cache").symlink_to(source / ".kernelcrew" / "cache", target_is_directory=True)
+    (workdir / ".kernelcrew" / "cache").symlink_to(cache, target_is_directory=True)
 
 
 Script = Callable[[Question], Record]
@@ -379,6 +383,10 @@ class Said:
     def last(self) -> Any:
         """The JSON object on the last line of standard output."""
         return json.loads(self.out.splitlines()[-1])
+
+
+Say = Callable[..., Said]
+"""A command by its words."""
 
 
 def command(patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], *words: str) -> Said:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -25,16 +26,9 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kit.small_operator(tmp_path_factory.mktemp("operator") / "reduction")
 
 
-@pytest.fixture(scope="module")
-def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("builds")
-    (folder / ".kernelcrew" / "cache").mkdir(parents=True)
-    return folder
-
-
 @pytest.fixture
-def workdir(tmp_path: Path, builds: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    kit.share_builds(builds, tmp_path)
+def workdir(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    kit.share_builds(tmp_path_factory.getbasetemp(), tmp_path)
     kit.simulate(monkeypatch)
     return tmp_path
 
@@ -97,10 +91,9 @@ def test_bad_form_is_a_failed_round_and_a_finished_run(workdir: Path, operator: 
 
 def test_bad_form_from_a_later_role_fails_that_proposal_alone(workdir: Path, operator: Path) -> None:
     def line(request: scripted_server.Request) -> tuple[int, object]:
-        text = str(request["messages"])
-        if "patch_writer" in text or "patch writer" in text.lower():
-            return scripted_server.says(NONSENSE)(request)
-        return 200, model_server.reply_to(request)
+        reply = model_server.reply_to(request)
+        patch = "edits" in json.loads(reply["choices"][0]["message"]["content"])
+        return scripted_server.says(NONSENSE)(request) if patch else (200, reply)
 
     with scripted_server.serve([line]) as server:
         done = kit.run(workdir, operator, model="openai:small", base_url=server.url)

@@ -38,15 +38,9 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kit.small_operator(tmp_path_factory.mktemp("operator") / "reduction")
 
 
-@pytest.fixture(scope="module")
-def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("builds")
-
-
 @pytest.fixture
-def workdir(tmp_path: Path, builds: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (builds / ".kernelcrew" / "cache").mkdir(parents=True, exist_ok=True)
-    kit.share_builds(builds, tmp_path)
+def workdir(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    kit.share_builds(tmp_path_factory.getbasetemp(), tmp_path)
     kit.simulate(monkeypatch)
     return tmp_path
 
@@ -55,7 +49,7 @@ def change(name: str, requires: tuple[str, ...] = ()) -> ChangeIdea:
     return ChangeIdea(
         id=name, mechanism="free", target=f"loop {name}", knobs=[], requires=list(requires), figure="time",
         figure_class="main", figure_factor=0.5, gain=2.0, risks=[],
-        why=f"{name}: independent accumulators hide the latency of the addition chain that the profile shows in long rows",
+        why=f"{name}: independent accumulators hide the latency of the addition chain that the profile shows",
     )  # fmt: skip
 
 
@@ -79,7 +73,9 @@ def passes(question: Question) -> Review:
     return Review(verdict="pass", objections=[], tests=[], hypotheses=[], summary="nothing found")
 
 
-def played(patch: pytest.MonkeyPatch, workdir: Path, operator: Path, marks: dict[str, str], **more: Any) -> kit.Finished:
+def played(
+    patch: pytest.MonkeyPatch, workdir: Path, operator: Path, marks: dict[str, str], **more: Any
+) -> kit.Finished:
     kit.script(patch, {"proposer": proposes(*marks), "patch_writer": writes(marks), "skeptic": passes, **more})
     return kit.run(workdir, operator)
 
@@ -161,7 +157,8 @@ def test_a_patch_that_does_not_compile_goes_back_with_the_compilers_words(
 ) -> None:
     def write(question: Question) -> PatchAnswer:
         problems = json.loads(question.evidence)["problems"]
-        return PatchAnswer(edits=[edit("good", f"{ANCHOR} /* {ALWAYS} */" + ("" if problems else " undeclared++;"))], note="")
+        code = f"{ANCHOR} /* {ALWAYS} */" + ("" if problems else " undeclared++;")
+        return PatchAnswer(edits=[edit("good", code)], note="")
 
     team = kit.script(monkeypatch, {"proposer": proposes("good"), "patch_writer": write, "skeptic": passes})
     done = kit.run(workdir, operator)
@@ -233,7 +230,7 @@ def more_tests(question: Question) -> Review:
     if json.loads(question.evidence)["tests_done"]:
         return passes(question)
     axes = [KnobValue(name="rows", value=3), KnobValue(name="n", value=777)]
-    tests = [nouns.TestRequest(kind="shape", axes=axes, distribution="", why="beside a size that the code compares with")]
+    tests = [nouns.TestRequest(kind="shape", axes=axes, distribution="", why="beside a size in the code")]
     return Review(verdict="more_tests", objections=[], tests=tests, hypotheses=[], summary="look there")
 
 

@@ -41,6 +41,7 @@ class Judge:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("judge")
     kit.small_operator(folder / "reduction")
+    kit.share_builds(tmp_path_factory.getbasetemp(), folder)
     return folder
 
 
@@ -125,8 +126,10 @@ def test_no_time_is_inconclusive_not_a_rejection(judge: Judge) -> None:
 
 def test_a_plan_may_add_flags_and_knobs(judge: Judge) -> None:
     plan = judge.folder / "plan.toml"
-    plan.write_text('flags = ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]\ndefines = { STEP = 4 }\n')
-    said = judge(kernel(body="{ _Static_assert(STEP == 4, \"knob\"); s += p[i]; }"), "--plan", str(plan))
+    flags = ("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math")
+    plan.write_text(f"flags = {list(flags)}\ndefines = {{ STEP = 4 }}\n")
+    body = '{ _Static_assert(STEP == 4, "knob"); s += p[i]; }'
+    said = judge(kernel("sim(n >= 0)=0.5", body), "--plan", str(plan))
     assert (said.last["outcome"], said.last["stage"]) == ("accept", "timing")
     assert any("-fassociative-math" in line for line in said.last["measurements"]["build"]["commands"])
     plan.write_text('flags = ["-ffast-math"]\n')
@@ -178,9 +181,9 @@ def test_the_readable_verdict_has_a_row_a_shape(judge: Judge) -> None:
 
 
 def test_the_candidate_is_held_against_the_incumbent_that_a_run_adopted(
-    judge: Judge, tmp_path: Path, shared: Path
+    judge: Judge, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    kit.share_builds(shared, tmp_path)
+    kit.share_builds(tmp_path_factory.getbasetemp(), tmp_path)
     assert kit.run(tmp_path, judge.operator).record.rounds[0].settled
     judge.folder = tmp_path
     said = judge(kernel("sim(n >= 0)=0.5"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import re
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,24 +18,31 @@ from kernelcrew.memory.store import Memory
 from kernelcrew.runs.journal import payload_of, read_steps
 from kernelcrew.runs.nouns import RunRecord, Step
 
-STEPS = (
-    "start", r"baseline\.incumbent", r"baseline\.build", r"baseline\.verify", r"baseline\.noise", r"baseline\.profile",
-    r"baseline\.flags", "baseline", r"r1\.read", r"r1\.prefix", r"r1\.propose", r"r1\.guard", r"r1\.write\.r1p1\.1",
-    r"r1\.trial\.r1p1\.1\.build", r"r1\.trial\.r1p2\.1\.verify", r"r1\.trial\.r1p1\.1\.screen",
-    r"r1\.tune\.r1p1\.ACC\.build", r"r1\.tune\.r1p1\.ACC\.screen", r"r1\.ablate\.r1p1\.build",
-    r"r1\.ablate\.r1p1\.screen", r"r1\.pruned\.r1p1\.verify", r"r1\.r1p1\.confirm", r"r1\.review\.r1p1",
-    r"r1\.more_tests\.r1p1", r"r1\.review_again\.r1p1", r"trial_ref\.r1p2", r"r1\.settle\.r1p1", r"r1\.remember",
-    r"r1\.profile", "r1", r"final\.over_incumbent", "end",
+AFTER = (
+    "start", "baseline.build", "baseline.verify", "baseline.noise", "baseline.profile", "baseline", "r1.read",
+    "r1.propose", "r1.write.r1p1.1", "r1.trial.r1p1.1.build", "r1.trial.r1p1.1.screen", "r1.tune.r1p1.ACC.screen",
+    "r1.ablate.r1p1.screen", "r1.r1p1.confirm", "r1.review.r1p1", "r1.more_tests.r1p1", "trial_ref.r1p2",
+    "r1.settle.r1p1", "r1.remember", "r1", "end",
 )  # fmt: skip
-"""In the order in which a run reaches them, but for `r1.trial.r1p1.1.screen`, which comes before the second verify."""
+"""Every stage, ended once its result is on disk."""
+WITHIN = (
+    "baseline.incumbent", "baseline.build", "baseline.verify", "baseline.noise", "baseline.flags", "r1.read",
+    "r1.propose", "r1.guard", "r1.trial.r1p1.1.build", "r1.trial.r1p2.1.verify", "r1.tune.r1p1.ACC.build",
+    "r1.tune.r1p1.ACC.screen", "r1.ablate.r1p1.build", "r1.r1p1.confirm", "r1.review_again.r1p1", "r1.settle.r1p1",
+    "r1.remember", "r1.profile", "r1", "final.over_incumbent", "end",
+)  # fmt: skip
+"""Every stage again, ended when its work is done and its line is not, or half, on disk."""
 TOOL_STEPS = re.compile(r".*\.(build|verify|noise|profile|flags|screen|confirm|over_incumbent)|.*\.more_tests\..*")
 
 spawning = multiprocessing.get_context("forkserver")
-spawning.set_forkserver_preload(["kernelcrew.runs.session", "kernelcrew.runs.run", "kernelcrew.runs.report", "chromadb"])
+# Imported once, before each sitting is forked off.
+IMPORTS = ("pytest", "chromadb", "kernelcrew.runs.cli", "kernelcrew.runs.session", "kernelcrew.runs.report")
+spawning.set_forkserver_preload(list(IMPORTS))
 
 
 @dataclass(frozen=True)
 class Setting:
+    base: Path
     operator: Path
     workdir: Path
     whole: kit.Finished
@@ -45,10 +54,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     """The same run without a kill: what the others must come to."""
     folder = tmp_path_factory.mktemp("undisturbed")
     operator = kit.small_operator(folder / "reduction")
+    kit.share_builds(tmp_path_factory.getbasetemp(), folder / "work")
     with pytest.MonkeyPatch.context() as patch:
         kit.simulate(patch)
         whole = kit.run(folder / "work", operator)
-    return Setting(operator, folder / "work", whole, Counter(kit.calls(folder / "work")))
+    return Setting(
+        tmp_path_factory.getbasetemp(), operator, folder / "work", whole, Counter(kit.calls(folder / "work"))
+    )
 
 
 def sitting(setting: Setting, workdir: Path, name: str, death: kit.Death | None) -> int:
@@ -61,22 +73,35 @@ def sitting(setting: Setting, workdir: Path, name: str, death: kit.Death | None)
 
 def killed_at(setting: Setting, workdir: Path, deaths: list[kit.Death]) -> str:
     """A run that dies at each place in turn and is then played to its end; its id."""
-    kit.share_builds(setting.workdir, workdir)
+    kit.share_builds(setting.base, workdir)
     name = ""
     for death in deaths:
         assert sitting(setting, workdir, name, death) == -9, death
         name = name or next((workdir / ".kernelcrew" / "runs").iterdir()).name
     assert sitting(setting, workdir, name, None) == 0
+    assert left_behind(workdir) == []
     return name
 
 
-def in_order(setting: Setting) -> list[str]:
-    """The names of STEPS as this run reaches them."""
-    names = [s.step for s in setting.whole.steps]
-    wanted = [n for n in names if any(re.fullmatch(pattern, n) for pattern in STEPS)]
-    missing = [pattern for pattern in STEPS if not any(re.fullmatch(pattern, n) for n in names)]
-    assert not missing
-    return wanted
+def left_behind(workdir: Path) -> list[str]:
+    """Command lines of processes that still have to do with a working directory, some time after their parent died."""
+    for _ in range(50):
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found += [line] if str(workdir) in line else []
+        if not found:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def in_order(setting: Setting, wanted: tuple[str, ...]) -> list[str]:
+    """The wanted steps as this run reaches them; all of them are there."""
+    found = [s.step for s in setting.whole.steps if s.step in wanted]
+    assert sorted(found) == sorted(wanted)
+    return found
 
 
 def outcome(record: RunRecord) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -108,14 +133,14 @@ def assert_whole(setting: Setting, workdir: Path, name: str) -> list[Step]:
 
 
 def test_a_kill_after_each_step_repeats_no_step(undisturbed: Setting, tmp_path: Path) -> None:
-    deaths = [kit.Death(re.escape(name), "after") for name in in_order(undisturbed)]
+    deaths = [kit.Death(re.escape(name), "after") for name in in_order(undisturbed, AFTER)]
     name = killed_at(undisturbed, tmp_path, deaths)
     assert_whole(undisturbed, tmp_path, name)
     assert Counter(kit.calls(tmp_path)) == undisturbed.calls
 
 
 def test_a_kill_within_each_step_repeats_that_step_alone(undisturbed: Setting, tmp_path: Path) -> None:
-    names = in_order(undisturbed)[1:]
+    names = in_order(undisturbed, WITHIN)
     deaths = [kit.Death(re.escape(n), "torn" if i % 2 else "before") for i, n in enumerate(names)]
     name = killed_at(undisturbed, tmp_path, deaths)
     assert_whole(undisturbed, tmp_path, name)
