@@ -1,19 +1,18 @@
-"""`kernelcrew bench`: figures as ratios in one run. The incumbent against the start, the start with contract flags, and
-NumPy on the same pinned thread; then what the newest run cost by stage."""
+"""`kernelcrew bench`: figures as ratios in one run. The incumbent against the start, the start with contract flags,
+NumPy on the same pinned thread and a bare read of the inputs; then what the newest run cost by stage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp, log
 from pathlib import Path
-from statistics import median
 
+from kernelcrew.errors import HarnessError
 from kernelcrew.event import Listener
-from kernelcrew.kernels.expr import parse
 from kernelcrew.kernels.load import load_operator, start_candidate
-from kernelcrew.kernels.nouns import Candidate, Operator, Shape
+from kernelcrew.kernels.nouns import Candidate, Operator
 from kernelcrew.platforms.nouns import Platform
-from kernelcrew.record import Record, hash_of
+from kernelcrew.record import Record
 from kernelcrew.runs.crew import Clock, Lab
 from kernelcrew.runs.incumbent import find_incumbent
 from kernelcrew.runs.journal import payload_of, read_steps
@@ -21,43 +20,18 @@ from kernelcrew.runs.nouns import Start
 from kernelcrew.runs.reading import with_contract_flags
 from kernelcrew.runs.session import open_lab, run_folder
 from kernelcrew.runs.stages import stage_seconds, tool_seconds
+from kernelcrew.runs.yardsticks import Yardstick, Yardsticks, hold_against
 from kernelcrew.settings import Settings
-from kernelcrew.tools.cores import measuring_core
-from kernelcrew.tools.estats import interval
 from kernelcrew.tools.nouns import AlphaPlan, Build, Timing
 from kernelcrew.tools.peaks import measure_peaks, with_peaks
 from kernelcrew.tools.profile import shape_figures
-from kernelcrew.tools.rival import Rival
-from kernelcrew.tools.sandbox import choose
-from kernelcrew.tools.timing import Bench
-from kernelcrew.tools.timing_blocks import Stand
+from kernelcrew.tools.read_loop import STREAMS, read_loop
 from kernelcrew.tools.workshop import BUILD, SCREEN, BuildArgs, ScreenArgs
 
 BLOCKS = 10
 """Blocks of each comparison of kernels."""
-PAIRS = 15
-"""Pairs of batches a shape against NumPy."""
-SAMPLE_US = 2000.0
-"""Length of a batch of the slower of the two."""
 PRODUCTIVE = ("build", "verify", "noise", "profile", "screen", "confirm")
 """Tools whose time is building or measuring."""
-
-
-class RivalRatio(Record):
-    """One shape against NumPy."""
-
-    shape: str
-    """Its key."""
-    ratio: float
-    """NumPy's time over the kernel's, geometric mean over pairs."""
-    low: float
-    """Lower end of the 95 % interval over pairs."""
-    high: float
-    """Upper end."""
-    kernel_us: float
-    """Median call of the kernel."""
-    numpy_us: float
-    """Median call of NumPy."""
 
 
 class FigureTable(Record):
@@ -86,8 +60,8 @@ class BenchRecord(Record):
     """Contract flags alone over the start."""
     over_flags: Timing
     """The kernel over the start with flags alone."""
-    over_numpy: tuple[RivalRatio, ...]
-    """The kernel over NumPy."""
+    beside: Yardsticks
+    """The kernel over NumPy and over a bare read of its inputs."""
     tables: tuple[FigureTable, ...]
     """For people."""
 
@@ -117,11 +91,12 @@ def bench_figures(settings: Settings, name: str, run: str, listener: Listener) -
             SCREEN, ScreenArgs(candidates=(kernel, flags), baseline=first, blocks=BLOCKS)
         ).timings
         over_flags = lab.bus.need(SCREEN, ScreenArgs(candidates=(kernel,), baseline=flags, blocks=BLOCKS)).timings[0]
-        lab.say("bench", "the kernel against NumPy")
-        numpy = against_numpy(settings, operator, kernel)
+        lab.say("bench", "the kernel against NumPy and a bare read of its inputs")
+        reads = [read_loop(operator, backend, machine.platform.vector_bytes, streams) for streams in STREAMS]
+        beside = hold_against(settings, operator, kernel, _built(lab, *reads))
         tables = (
-            _shape_table(operator, machine.platform, (over_start, flags_over, over_flags), numpy),
-            _class_table(operator, over_start, flags_over, over_flags, numpy),
+            _shape_table(operator, machine.platform, (over_start, flags_over, over_flags), beside),
+            _class_table(operator, over_start, flags_over, over_flags, beside.numpy),
             *_cost_tables(settings, operator.name, run),
         )
         return BenchRecord(
@@ -131,73 +106,33 @@ def bench_figures(settings: Settings, name: str, run: str, listener: Listener) -
             over_start=over_start,
             flags_over_start=flags_over,
             over_flags=over_flags,
-            over_numpy=numpy,
+            beside=beside,
             tables=tables,
         )
     finally:
         lab.close()
 
 
-def against_numpy(settings: Settings, operator: Operator, build: Build) -> tuple[RivalRatio, ...]:
-    """Pairs of batches in ABBA order on one pinned core, each shape over rings of the same size."""
-    core = measuring_core(settings)
-    bench = Bench.on_this_machine(operator, settings, choose(settings), core, hash_of)
-    rings = bench.ring_bytes()
-    rows: list[RivalRatio] = []
-    with bench.lab.stand({"kernel": build}, ["kernel"]) as stand, Rival(operator, core) as rival:
-        for shape in operator.timed():
-            slots = max(2, round(rings[shape.key] / max(1, _bytes_of(operator, shape))))
-            pairs = _pairs(stand, rival, shape, slots)
-            logs = [log(theirs / ours) for ours, theirs in pairs]
-            spread = interval(logs)
-            rows.append(
-                RivalRatio(
-                    shape=shape.key,
-                    ratio=exp(spread.mean),
-                    low=exp(spread.low),
-                    high=exp(spread.high),
-                    kernel_us=median(o for o, _ in pairs),
-                    numpy_us=median(t for _, t in pairs),
-                )
-            )
-    return tuple(rows)
-
-
-def _kernel_us(stand: Stand, shape: Shape) -> float:
-    sample = stand.heat(shape, ["kernel"]).samples[0]
-    return sample.elapsed_us / sample.calls
-
-
-def _pairs(stand: Stand, rival: Rival, shape: Shape, slots: int) -> list[tuple[float, float]]:
-    """Wall clock of one call of kernel and rival, in turn, each going first in half of the pairs."""
-    rival.prepare(shape, slots)
-    calls = max(1, round(SAMPLE_US / max(rival.batch(1), 0.1)))
-    found: list[tuple[float, float]] = []
-    for index in range(PAIRS):
-        before = _kernel_us(stand, shape) if index % 2 == 0 else None
-        theirs = rival.batch(calls) / calls
-        found.append((_kernel_us(stand, shape) if before is None else before, theirs))
-    return found
-
-
 def _built(lab: Lab, *candidates: Candidate) -> tuple[Build, ...]:
-    return lab.bus.need(BUILD, BuildArgs(candidates=candidates)).builds
-
-
-def _bytes_of(operator: Operator, shape: Shape) -> int:
-    return int(parse(operator.cost.bytes).value(shape.axes))
+    """Their builds. Raises HarnessError when one failed: all are trusted, so that the machine is at fault."""
+    builds = lab.bus.need(BUILD, BuildArgs(candidates=candidates)).builds
+    for build in builds:
+        if build.status != "ok":
+            why = "; ".join(d.message for d in build.diagnostics[:2]) or build.status
+            raise HarnessError(f"a trusted kernel was not built: {why}", fix="run `kernelcrew doctor`")
+    return builds
 
 
 def _shape_table(
-    operator: Operator, platform: Platform, timings: tuple[Timing, Timing, Timing], numpy: Sequence[RivalRatio]
+    operator: Operator, platform: Platform, timings: tuple[Timing, Timing, Timing], beside: Yardsticks
 ) -> FigureTable:
     over_start, flags_over, over_flags = ({s.shape: s for s in t.shapes} for t in timings)
-    beside = {r.shape: r for r in numpy}
+    numpy, read = ({y.shape: y for y in listed} for listed in (beside.numpy, beside.read))
     rows = []
     for shape in operator.timed():
         key = shape.key
         mine = over_start[key]
-        figures = shape_figures(operator, shape, mine.candidate_us, platform)
+        figures = shape_figures(operator, shape, mine.candidate_us, platform, beside.ring_bytes[key])
         rows.append(
             (
                 key,
@@ -206,10 +141,11 @@ def _shape_table(
                 _cell(mine),
                 _cell(flags_over[key]),
                 _cell(over_flags[key]),
-                _cell(beside[key]),
+                _cell(numpy[key]),
                 f"{figures.gb_s:.1f}",
                 figures.level,
-                f"{100 * figures.share:.0f} %",
+                f"{100 * figures.gb_s / figures.peak_gb_s:.0f} %" if figures.peak_gb_s else "-",
+                _cell(read[key]),
             )
         )
     columns = (
@@ -223,6 +159,7 @@ def _shape_table(
         "GB/s",
         "level",
         "of read peak",
+        "over bare read",
     )
     return FigureTable(
         title="ratios in one run, one pinned core, screen grade, 95 % intervals", columns=columns, rows=tuple(rows)
@@ -230,7 +167,7 @@ def _shape_table(
 
 
 def _class_table(
-    operator: Operator, over: Timing, flags: Timing, over_flags: Timing, numpy: Sequence[RivalRatio]
+    operator: Operator, over: Timing, flags: Timing, over_flags: Timing, numpy: Sequence[Yardstick]
 ) -> FigureTable:
     beside = {r.shape: r.ratio for r in numpy}
     rows = []

@@ -40,9 +40,15 @@ def play(crew: Crew) -> RunRecord:
         crew.say("read", f"round {number} of at most {crew.start.rounds}", round_number=number, status="start")
         record, standing = play_round(crew, number, standing)
         crew.standing = standing
-        rounds = (*rounds, crew.journal.do(f"r{number}", RoundRecord, record, lambda record=record: record))  # type: ignore[misc]
+        rounds = (*rounds, _kept(crew, record))
     crew.say("end", reason)
     return _timed(crew, "end", lambda: _record(crew, baseline, rounds, standing, reason))
+
+
+def _kept(crew: Crew, record: RoundRecord) -> RoundRecord:
+    """Journalled by what was decided: the record itself holds paths, which differ when a folder has moved."""
+    made = [(one.proposal, one.decision) for one in record.judged], [one.commits for one in record.settled]
+    return crew.journal.do(f"r{record.number}", RoundRecord, [record.note, *made], lambda: record)
 
 
 def _stop_reason(crew: Crew, stops: tuple[Stop, ...], rounds: tuple[RoundRecord, ...]) -> str:

@@ -41,7 +41,7 @@ def judge(source: str, threads: int) -> list[Diagnostic]:
     for directive in lexed.directives:
         if directive.name == "define" and directive.tokens:
             own = defined | macros[directive.tokens[0].text]
-            body = list(directive.tokens[1:])
+            body = list(directive.tokens[_parameters_end(directive.tokens) + 1 :])
             inner = _attribute_ranges(body)
             found += _attributes(body, inner)
             found += _calls(body, inner, own, macros, threads)
@@ -125,10 +125,16 @@ def _macros(lexed: Lexed) -> dict[str, set[str]]:
     macros: dict[str, set[str]] = {}
     for directive in lexed.directives:
         if directive.name == "define" and directive.tokens:
-            end = _close(directive.tokens, 1) if len(directive.tokens) > 1 and directive.tokens[1].text == "(" else 0
+            end = _parameters_end(directive.tokens)
             given = {t.text for t in directive.tokens[2:end] if t.kind == "ident"} if end else set()
             macros.setdefault(directive.tokens[0].text, set()).update(given)
     return macros
+
+
+def _parameters_end(tokens: Sequence[Token]) -> int:
+    """Index of the parenthesis that ends a macro's parameters; 0, that of its name, for a macro without any."""
+    takes = len(tokens) > 1 and tokens[1].text == "(" and tokens[1].joined
+    return _close(tokens, 1) if takes else 0
 
 
 def _close(tokens: Sequence[Token], at: int) -> int:

@@ -39,6 +39,8 @@ _X86 = re.compile(
 _ARM = re.compile(r"svc|hvc|smc|msr|mrs|brk|hlt|eret|dcps[123]|sys|sysl|at|dc|ic|tlbi|wfe|wfi|wfet|wfit|sev|sevl|yield")
 _SEGMENT = re.compile(r"%[fg]s:(?!0x28\b)")
 _INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\s+(?P<words>\S.*)$")
+_INDIRECT = re.compile(r"call[ql]?\s+\*(?!0x[0-9a-f]+\(%rip\))|blr\s")
+"""Calls through a register or memory; those through the object's own table of imports, `-fno-plt`, excepted."""
 _PREFIXES = names.words("lock rep repz repnz repe repne bnd notrack data16 addr32 cs ds es ss rex rex.W xacquire")
 
 
@@ -127,6 +129,9 @@ def _instructions(found: elf.Elf, disassembly: str) -> Iterable[Diagnostic]:
         text = match.group("words")
         words = [w for w in text.split() if w not in _PREFIXES]
         name = words[0] if words else ""
+        if _INDIRECT.match(" ".join(words)) and "indirect" not in seen:
+            seen.add("indirect")
+            yield _broken("call", f"'{' '.join(words)}' calls through a pointer: call functions by name")
         bad = forbidden.fullmatch(name) or name == "(bad)" or (found.machine == 62 and _SEGMENT.search(text))
         if bad and name not in seen:
             seen.add(name)

@@ -39,6 +39,8 @@ class Token(NamedTuple):
     """Its spelling; digraphs as what they stand for."""
     line: int
     """Source line, from 1."""
+    joined: bool = False
+    """Whether nothing, not even a comment, stands between it and the token before: `#define F(x)` against `F (x)`."""
 
 
 class Directive(NamedTuple):
@@ -79,7 +81,7 @@ def lex(source: str) -> Lexed:
     text, lines = _joined(source)
     result = Lexed([], [], [], [])
     held: list[Token] | None = None
-    fresh = True
+    fresh, joined = True, False
     for match in _TOKEN.finditer(text):
         kind, spelling, line = str(match.lastgroup), match.group(), lines[match.start()]
         if kind == "newline":
@@ -94,12 +96,13 @@ def lex(source: str) -> Lexed:
         elif kind != "space":
             if kind in ("string", "char") and _TRIGRAPH.search(spelling):
                 result.problems.append(Problem(line, "trigraph in a literal: write the character itself"))
-            token = Token(kind, DIGRAPHS.get(spelling, spelling), line)
+            token = Token(kind, DIGRAPHS.get(spelling, spelling), line, joined)
             if token.text == "#" and fresh and held is None:
                 held = [token]
             else:
                 (result.tokens if held is None else held).append(token)
             fresh = False
+        joined = kind not in ("newline", "comment", "space")
     _close(result, held)
     if _TRIGRAPH.search("".join(f"{t.text}" for t in result.tokens)):
         result.problems.append(Problem(0, "trigraph in the code: write the character itself"))

@@ -127,6 +127,7 @@ EVIL = {
     "export": "void reduction(void) { } void other(void) { }",
     "symbol": "int system(const char *); void reduction(void) { system(0); }",
     "state": "_Thread_local float kept; void reduction(void) { kept += 1; }",
+    "call": "void reduction(void (**p)(int)) { p[0](1); p[1](2); }",
     "section": '__attribute__((section(".other"))) void helper(void) { } void reduction(void) { helper(); }',
 }
 
@@ -137,9 +138,10 @@ def test_object_policy_sees_what_a_source_could_hide(tmp_path: Path, rule: str) 
     assert rule in {d.kind for d in object_policy(made, "reduction", 1, words)}
 
 
-def test_object_policy_takes_an_honest_object(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flag", ["-fplt", "-fno-plt"])
+def test_object_policy_takes_an_honest_object(tmp_path: Path, flag: str) -> None:
     text = "#include <math.h>\n#include <string.h>\nvoid reduction(float *y) { memset(y, 0, 9); *y = expf(y[1]); }"
-    made, words = compiled(tmp_path, text, "-nostartfiles", "-lm")
+    made, words = compiled(tmp_path, text, "-nostartfiles", "-lm", flag)
     assert object_policy(made, "reduction", 1, words) == ()
 
 
