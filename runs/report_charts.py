@@ -38,6 +38,10 @@ class Roof(Record):
     """Bandwidth of the level."""
 
 
+LABEL_PX = 110
+"""Room that the name of a ceiling takes."""
+
+
 class RoofPoint(Record):
     """One shape on the roofline."""
 
@@ -107,12 +111,18 @@ def roofline(points: Sequence[RoofPoint], roofs: Sequence[Roof], fma_gflop_s: fl
         return height - 40 - (log10(max(value, 1e-9)) - y_lo) / (y_hi - y_lo) * (height - 40 - top)
 
     parts = [_open(WIDTH, height, "Roofline"), *_grid((x_lo, x_hi), (y_lo, y_hi), x, y, height)]
-    for roof in roofs:
+    beside = y(fma_gflop_s) + 4
+    for roof in sorted(roofs, key=lambda r: -r.gb_s):
         knee = fma_gflop_s / roof.gb_s
         first = max(10.0**x_lo, 10.0**y_lo / roof.gb_s)
         last = min(knee, 10.0**x_hi)
         parts.append(_line((x(first), y(first * roof.gb_s)), (x(last), y(last * roof.gb_s)), "roof"))
-        parts.append(_text(x(last) - 4, y(last * roof.gb_s) - 5, f"{roof.label} {roof.gb_s:.0f} GB/s", "tick", "end"))
+        label = f"{roof.label} {roof.gb_s:.0f} GB/s"
+        if x(last) > WIDTH - right - LABEL_PX:  # no room above the line's end: in the margin, below the one before
+            beside = max(beside + 14, y(last * roof.gb_s) + 4)
+            parts.append(_text(WIDTH - right + 6, beside, label, "tick", "start"))
+        else:
+            parts.append(_text(x(last) - 4, y(last * roof.gb_s) - 5, label, "tick", "end"))
     parts.append(
         _line(
             (x(min(fma_gflop_s / max(r.gb_s for r in roofs), 10.0**x_hi)), y(fma_gflop_s)),
