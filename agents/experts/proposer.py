@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from kernelcrew.agents.evidence import BlockedChange, ProposerEvidence, RecipeNote
-from kernelcrew.agents.experts.moves import MOVES, SMALL, Case, Move, cases_for
+from kernelcrew.agents.experts.catalogue import DIRECTIONS, MOVES
+from kernelcrew.agents.experts.moves import SMALL, Case, Direction, Move, cases_for
 from kernelcrew.agents.nouns import ChangeIdea, KnobChoice, ProposalIdea, ProposalSet, RiskNote
 from kernelcrew.kernels.nouns import CLASSES, ShapeClass
 
@@ -17,46 +17,6 @@ ENOUGH = 2
 """Directions from which small steps on knobs are left out."""
 MOST_KNOBS = 3
 """Knobs moved at once: more would not be told apart in the tuner's few screens."""
-
-
-class Direction(NamedTuple):
-    """A strategy and its moves, in the order of application."""
-
-    title: str
-    strategy: str
-    moves: tuple[str, ...]
-    leads: tuple[str, ...]
-    """Moves that carry it; without one of them what is left stands on its own."""
-
-
-DIRECTIONS: tuple[Direction, ...] = (
-    Direction(
-        "Vector accumulators, with paths of their own for short rows and one column",
-        "Break the serial chain into vectors of independent sums; shapes that gain nothing by it get their own path.",
-        ("vector_accumulators", "small_tail", "rows_together", "copy_single_column", "split_long_rows", "prefetch"),
-        ("vector_accumulators",),
-    ),
-    Direction(
-        "Let the compiler use the freedom of the contract",
-        "Keep the plain loop and tell the compiler that sums may be reordered; rows too short for its vector code go "
-        "round it.",
-        ("contract_flags", "rows_together", "copy_single_column"),
-        ("contract_flags",),
-    ),
-    Direction(
-        "Several scalar chains in the plain loop",
-        "Split the sum by hand in portable C and leave the choice of instructions to the compiler; rows too short "
-        "for them go round.",
-        ("restrict_pointers", "scalar_accumulators", "rows_together", "copy_single_column"),
-        ("scalar_accumulators",),
-    ),
-    Direction(
-        "Unroll the serial loop",
-        "Leave the order of additions as it is and trim the loop around them.",
-        ("unroll_pragma", "unroll_flag"),
-        ("unroll_pragma",),
-    ),
-)
 
 
 def propose(evidence: ProposerEvidence, seed: int, hint: str = "") -> ProposalSet:
