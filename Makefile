@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# Test files side by side; none of them judges a time.
+JOBS ?= -n 2 --dist loadfile
 
 .PHONY: help demo test check bench lock clean tools
 .NOTPARALLEL:
@@ -27,7 +29,7 @@ demo: $(CORE) | tools
 	$(BIN)/kernelcrew run reduction --workdir . --budget-min 2.75 $(ARGS)
 
 test: $(TEST) | tools
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest $(JOBS) $(ARGS)
 
 # mypy reads an installed copy: the folder names of the checkout are not the import names.
 check: $(DEV) | tools
@@ -35,7 +37,7 @@ check: $(DEV) | tools
 	rm -rf build
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --target build/installed .
 	cd build/installed && ../../$(BIN)/mypy --strict --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p kernelcrew
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest $(JOBS) $(ARGS)
 
 bench: $(CORE) | tools
 	$(BIN)/kernelcrew bench --workdir . $(ARGS)

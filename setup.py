@@ -14,5 +14,6 @@ setup(
     package_data={
         "": ["py.typed", "**/*.md", "**/*.toml", "**/*.c", "**/*.h", "**/*.json", "**/*.j2", "**/*.css", "**/LICENSE*"],
         "kernelcrew.kernels": ["*/*.py"],  # an operator's reference stands in its folder, which is no package
+        "kernelcrew.runs": ["templates/operator/*"],  # what `kernelcrew init` writes
     },
 )

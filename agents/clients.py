@@ -149,7 +149,8 @@ def make_client(model: str, base_url: str | None, seed: int) -> ChatCompletionCl
         return ServerClient(name, base_url or OPENAI_URL, key or NO_KEY, seed)
     if kind == "replay" and name:
         return ReplayClient(read_exchanges(Path(name)), name)
-    raise UnknownName("model", model, FORMS, fix="for instance --model openai:gpt-4o-mini, or leave --model out")
+    fix = "for instance --model openai:NAME with the --base-url of a server of yours, or leave --model out"
+    raise UnknownName("model", model, FORMS, fix=fix)
 
 
 def _info(name: str) -> ModelInfo:

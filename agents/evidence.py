@@ -193,6 +193,8 @@ class ProposerEvidence(Record):
     """By class: what the contract flags alone give on the start kernel, screened."""
     over_start: dict[ShapeClass, float] = Field(default_factory=dict)
     """By class: this kernel over the start kernel, where they differ."""
+    searched: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    """By knob of the kernel as it stands: values that the autotuner measured in this run, up to a plateau."""
     tuned: dict[str, int] = Field(default_factory=dict)
     """Knob values that the autotuner chose before."""
     round: int = 1

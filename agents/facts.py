@@ -117,8 +117,9 @@ def numbered(text: str) -> str:
 
 
 def recipe_notes(operator: Operator, candidate: Candidate) -> tuple[RecipeNote, ...]:
-    """The catalogue, each recipe tried on the kernel as it stands: what does not fit says why."""
-    return tuple(_note(recipe, operator, candidate) for recipe in RECIPES.values())
+    """The catalogue without what is written for other operators, each recipe tried on the kernel as it stands."""
+    mine = [r for r in RECIPES.values() if not r.operators or operator.name in r.operators]
+    return tuple(_note(recipe, operator, candidate) for recipe in mine)
 
 
 def verification_note(verification: Verification) -> VerificationNote:

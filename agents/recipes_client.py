@@ -7,14 +7,14 @@ answers with the same typed JSON; so the team's code runs the same with either.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from autogen_core import FunctionCall
 from autogen_core.models import CreateResult, FunctionExecutionResultMessage, LLMMessage, RequestUsage
 from autogen_core.tools import Tool, ToolSchema
 
 from kernelcrew.agents.evidence import ProposerEvidence, ReaderEvidence, SkepticEvidence, WriterEvidence
-from kernelcrew.agents.experts.proposer import propose
+from kernelcrew.agents.experts.proposer import Swept, propose, sweeps_wanted
 from kernelcrew.agents.experts.reader import read_profile
 from kernelcrew.agents.experts.skeptic import review
 from kernelcrew.agents.experts.writer import write_patch
@@ -25,6 +25,7 @@ from kernelcrew.memory.tokens import count
 from kernelcrew.record import Record
 
 SEARCH = "search_memory"
+SWEEP = "sweep_knob"
 ANSWERS_WANTED = 3
 SHOWN = 160
 """Characters of a found reason that the note repeats."""
@@ -43,24 +44,58 @@ class RecipesClient(OfflineClient):
         offered = {tool["name"] if isinstance(tool, dict) else tool.name for tool in tools}
         found = _results(messages)
         asked = sum(count(text_of(m)) for m in messages)
-        if role == "proposer" and SEARCH in offered and found is None:
-            call = _search(ProposerEvidence.model_validate_json(evidence))
-            usage = RequestUsage(prompt_tokens=asked, completion_tokens=count(call.arguments))
-            return CreateResult(finish_reason="function_calls", content=[call], usage=usage, cached=False)
+        calls: list[FunctionCall] = []
+        if role == "proposer":
+            calls = _calls(ProposerEvidence.model_validate_json(evidence), self.seed, offered, found)
+        if calls:
+            usage = RequestUsage(prompt_tokens=asked, completion_tokens=sum(count(c.arguments) for c in calls))
+            return CreateResult(finish_reason="function_calls", content=calls, usage=usage, cached=False)
         text = answer(role, evidence, self.seed, found).model_dump_json()
         usage = RequestUsage(prompt_tokens=asked, completion_tokens=count(text))
         return CreateResult(finish_reason="stop", content=text, usage=usage, cached=False)
 
 
-def answer(role: Role, evidence: str, seed: int, found: str | None = None) -> Record:
-    """The expert's answer to one question. `found` is what the memory gave."""
+def answer(role: Role, evidence: str, seed: int, found: Mapping[str, Sequence[str]] | None = None) -> Record:
+    """The expert's answer to one question. `found` is what the tools gave, by their names."""
     if role == "profiler_reader":
         return read_profile(ReaderEvidence.model_validate_json(evidence))
     if role == "proposer":
-        return propose(ProposerEvidence.model_validate_json(evidence), seed, _hint(found))
+        told = found or {}
+        hint = _hint(told[SEARCH][-1] if told.get(SEARCH) else None)
+        return propose(ProposerEvidence.model_validate_json(evidence), seed, hint, _swept(told.get(SWEEP, ())))
     if role == "patch_writer":
         return write_patch(WriterEvidence.model_validate_json(evidence))
     return review(SkepticEvidence.model_validate_json(evidence))
+
+
+def _calls(
+    evidence: ProposerEvidence, seed: int, offered: Collection[str], found: Mapping[str, Sequence[str]]
+) -> list[FunctionCall]:
+    """What the proposer wants of the tools before it answers: memory first, then sweeps of the knobs it would move."""
+    if SEARCH in offered and SEARCH not in found:
+        return [_search(evidence)]
+    if SWEEP in offered and SWEEP not in found:
+        wanted = sweeps_wanted(evidence, seed).items()
+        return [
+            FunctionCall(id=f"sweep-{n}", name=SWEEP, arguments=json.dumps({"knob": knob, "values": values}))
+            for n, (knob, values) in enumerate(wanted, 1)
+        ]
+    return []
+
+
+def _swept(answers: Sequence[str]) -> dict[str, Swept]:
+    """The best value of each knob that was swept; a refused sweep says nothing."""
+    found: dict[str, Swept] = {}
+    for text in answers:
+        try:
+            told = json.loads(text)
+            rows = [(row["overall"], row["value"]) for row in told["rows"] if row["overall"] > 0]
+            if rows:
+                overall, value = max(rows)
+                found[told["knob"]] = Swept(best=value, overall=overall, margin=told["margin"])
+        except (json.JSONDecodeError, KeyError, TypeError):
+            continue
+    return found
 
 
 def _search(evidence: ProposerEvidence) -> FunctionCall:
@@ -71,10 +106,14 @@ def _search(evidence: ProposerEvidence) -> FunctionCall:
     return FunctionCall(id="search-1", name=SEARCH, arguments=json.dumps({"text": text, "n": ANSWERS_WANTED}))
 
 
-def _results(messages: Sequence[LLMMessage]) -> str | None:
-    """What the last tool call gave; None when none was made."""
-    results = [m for m in messages if isinstance(m, FunctionExecutionResultMessage)]
-    return text_of(results[-1]) if results else None
+def _results(messages: Sequence[LLMMessage]) -> dict[str, list[str]]:
+    """What the tool calls of this question gave, by tool."""
+    found: dict[str, list[str]] = {}
+    for message in messages:
+        if isinstance(message, FunctionExecutionResultMessage):
+            for result in message.content:
+                found.setdefault(result.name, []).append(result.content)
+    return found
 
 
 def _hint(found: str | None) -> str:

@@ -24,8 +24,9 @@ from kernelcrew.agents.question import compose
 from kernelcrew.agents.schema import describe, strict_schema
 from kernelcrew.agents.tape import Tape
 from kernelcrew.agents.workbench import BusWorkbench, NoTools, ToolView
+from kernelcrew.kernels.kinds import VALUE_FLAGS
 from kernelcrew.record import Record
-from kernelcrew.tools.policy_names import HEADERS, VALUE_FLAGS
+from kernelcrew.tools.policy_names import HEADERS
 
 REPAIRS = 2
 """Times that an answer in bad form goes back."""

@@ -3,7 +3,9 @@
     CrewError                     exit status 1 unless said otherwise
     ├── UserMistake               exit status 2: what was asked cannot be done as asked
     │   ├── UnknownName           no operator, platform, model, run or option of that name; lists the known ones
-    │   └── BadManifest           an operator.toml, plan or source that cannot be read as one; names file and field
+    │   ├── BadManifest           an operator.toml, plan or source that cannot be read as one; names file and field
+    │   ├── Unfit                 the preflight refuses: a run would be wasted or could show nothing
+    │   └── NotPermitted          the permission ladder: the team's level does not reach as far as a run needs
     ├── MissingTool               gcc, git or an optional package is not here; names what installs it
     ├── StoreError                the disk is full or read-only, a journal or the memory store cannot be written or read
     ├── RepoError                 git refused; carries git's own words
@@ -51,6 +53,14 @@ class BadManifest(UserMistake):
 
     def __init__(self, where: str, what: str, *, fix: str) -> None:
         super().__init__(f"{where}: {what}", fix=fix)
+
+
+class Unfit(UserMistake):
+    """The preflight refuses: a run would be wasted, or what it shows could not be trusted."""
+
+
+class NotPermitted(UserMistake):
+    """The team's level for this operator and platform does not reach as far as this needs."""
 
 
 class MissingTool(CrewError):

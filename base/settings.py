@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kernelcrew.errors import UserMistake
 from kernelcrew.record import Record
+from kernelcrew.wording import explained
 
 
 class Layers(BaseSettings):
@@ -74,12 +77,19 @@ def _layers() -> Layers:
     except ValidationError as error:
         first = error.errors()[0]
         name = f"KERNELCREW_{str(first['loc'][0]).upper()}"
-        raise UserMistake(f"{name}={first['input']}: {first['msg']}", fix="mend the variable, or unset it") from error
+        what, fix = explained(dict(first), Layers)
+        raise UserMistake(f"{name}={first['input']}: {what}", fix=f"{fix}, or unset the variable") from error
 
 
 def api_key(name: str) -> str | None:
     """The key a model client needs, read at the moment it is needed and never stored."""
     return os.environ.get(name)
+
+
+def behind_proxy(url: str) -> bool:
+    """Whether the environment sends requests to `url` through a proxy."""
+    parts = urlsplit(url)
+    return bool(parts.scheme in getproxies() and not proxy_bypass(parts.hostname or ""))
 
 
 def child_environment() -> dict[str, str]:

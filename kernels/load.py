@@ -5,19 +5,18 @@ A broken manifest is a BadManifest that names the file, the line or field, and t
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterator
+import os
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from kernelcrew.errors import BadManifest, UnknownName
-from kernelcrew.kernels.expr import BadExpression, parse
+from kernelcrew.files import read_text
+from kernelcrew.kernels.load_checks import check
+from kernelcrew.kernels.load_files import MANIFEST, REFERENCE
 from kernelcrew.kernels.nouns import Candidate, KernelSource, LaunchPlan, Operator, Variant
-
-MANIFEST = "operator.toml"
-REFERENCE = "reference.py"
+from kernelcrew.kernels.planfile import PLAN, files_named, from_files
+from kernelcrew.wording import told, toml_of
 
 
 def shipped() -> dict[str, Path]:
@@ -46,18 +45,51 @@ def load_operator(path_or_name: str) -> Operator:
 
 
 def start_candidate(operator: Operator, backend: str = "c") -> Candidate:
-    """The kernel that a run starts from: the backend's source with its base flags alone.
+    """The kernel that a run starts from: the backend's source with its base flags alone, or as the `plan.toml` beside
+    the manifest says, which an adopted kernel brings along.
 
-    Raises UnknownName for a backend the operator does not have, BadManifest when the source cannot be read.
+    Raises UnknownName for a backend the operator does not have, BadManifest when source or plan cannot be read.
     """
     if backend not in operator.backends:
         fix = f"operator {operator.name} is built for these only"
         raise UnknownName("backend", backend, operator.backends, fix=fix)
     how = operator.backends[backend]
+    if (adopted := _planned(operator, backend)) is not None:
+        return adopted
     text = _text(operator.folder / how.source, f"{operator.folder / MANIFEST}, field 'backends.{backend}.source'")
     source = KernelSource(language="c", text=text, name=Path(how.source).name)
     variant = Variant(source=source, plan=LaunchPlan(entry=how.entry))
     return Candidate(operator=operator.name, backend=backend, variants=(variant,), author="start")
+
+
+def is_shipped(operator: Operator) -> bool:
+    """Whether it lies in kernelcrew's own folder."""
+    return operator.folder == shipped().get(operator.folder.name)
+
+
+def kernel_file(operator: Operator, backend: str) -> str:
+    """The start kernel's file seen from the operator's folder, links resolved: `start.c`, `../src/foo.c`."""
+    folder = operator.folder.resolve()
+    return Path(os.path.relpath((folder / operator.backends[backend].source).resolve(), folder)).as_posix()
+
+
+def _planned(operator: Operator, backend: str) -> Candidate | None:
+    """The candidate of a plan.toml beside the manifest; None when there is none, or it is another backend's."""
+    path = operator.folder / PLAN
+    if not path.is_file():
+        return None
+    plan, where = _text(path, str(path)), str(operator.folder)
+    names = files_named(plan, where)
+    kernel = kernel_file(operator, backend)
+    for index, name in enumerate(names):
+        if name != kernel and (index == len(names) - 1 or Path(name).name != name):
+            fix = f"the last variant's file is '{kernel}', the others lie beside {MANIFEST}; or delete {PLAN}"
+            raise BadManifest(f"{path}, variant {index + 1}, field 'file'", f"'{name}' cannot stand there", fix=fix)
+    files = {name: _text(operator.folder / name, f"{path}, file '{name}'") for name in names}
+    found = from_files({PLAN: plan, **files}, where)
+    if found.backend != backend:
+        return None
+    return found.model_copy(update={"operator": operator.name, "author": "start"})
 
 
 def reference_path(operator: Operator) -> Path:
@@ -70,156 +102,15 @@ def reference_path(operator: Operator) -> Path:
 
 def _read(manifest: Path) -> Operator:
     where = str(manifest)
-    try:
-        data = tomllib.loads(_text(manifest, where))
-    except tomllib.TOMLDecodeError as error:
-        raise BadManifest(where, f"not TOML: {error}", fix="mend the line that is named") from error
+    data = toml_of(_text(manifest, where), where)
     data["folder"] = manifest.parent
     try:
         operator = Operator.model_validate(data)
     except ValidationError as error:
-        raise _broken(where, error) from error
-    _check_names(operator, where)
-    _check_backends(operator, where)
-    _check_expressions(operator, where)
-    _check_shapes(operator, where)
+        raise told(where, error, Operator) from error
+    check(operator, where)
     return operator
 
 
-def _broken(where: str, error: ValidationError) -> BadManifest:
-    first = error.errors()[0]
-    field = _field(first["loc"])
-    if first["type"] == "extra_forbidden":
-        return BadManifest(f"{where}, field '{field}'", "no such field", fix="remove it or mend its name")
-    if first["type"] == "missing":
-        return BadManifest(f"{where}, field '{field}'", "it is missing", fix="add it")
-    what = f"{first['msg']}, got {_shown(first['input'])}"
-    return BadManifest(f"{where}, field '{field}'", what, fix="mend its value")
-
-
-def _check_names(operator: Operator, where: str) -> None:
-    lists: tuple[tuple[str, list[str]], ...] = (
-        ("axes", [a.name for a in operator.axes]), ("tensors", [t.name for t in operator.tensors]),
-        ("distributions", [d.name for d in operator.distributions]), ("shapes", [s.key for s in operator.shapes]),
-        ("tolerances", [t.distribution for t in operator.tolerances]),
-    )
-    for field, names in lists:
-        if not names:
-            raise BadManifest(f"{where}, field '{field}'", "it is empty", fix="list at least one")
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                what = f"'{name}' is there twice"
-                raise BadManifest(f"{where}, field '{field}[{index}]'", what, fix="keep one of them")
-    for field, names in lists[:2]:
-        for index, name in enumerate(names):
-            if not (name.isidentifier() and name.isascii()):
-                what = f"'{name}' is no C name"
-                raise BadManifest(f"{where}, field '{field}[{index}].name'", what, fix="use letters, digits, _")
-    if clash := {a.name for a in operator.axes} & {t.name for t in operator.tensors}:
-        what = f"'{min(clash)}' is an axis too"
-        raise BadManifest(f"{where}, field 'tensors'", what, fix="give one of them another name")
-    if not any(t.role != "in" for t in operator.tensors):
-        raise BadManifest(f"{where}, field 'tensors'", "no output", fix="give one tensor the role 'out'")
-    drawn = [d.name for d in operator.distributions]
-    if operator.timing_distribution not in drawn:
-        raise _not_listed(f"{where}, field 'timing_distribution'", operator.timing_distribution, drawn)
-    for index, tolerance in enumerate(operator.tolerances):
-        if tolerance.distribution not in (*drawn, "*"):
-            field = f"tolerances[{index}].distribution"
-            raise _not_listed(f"{where}, field '{field}'", tolerance.distribution, [*drawn, "*"])
-    limited = {t.distribution for t in operator.tolerances}
-    if "*" not in limited and (bare := [d for d in drawn if d not in limited]):
-        raise BadManifest(f"{where}, field 'tolerances'", f"none for '{bare[0]}'", fix="add one for it, or one for '*'")
-
-
-def _check_backends(operator: Operator, where: str) -> None:
-    if not operator.backends:
-        raise BadManifest(f"{where}, field 'backends'", "it is empty", fix="add [backends.c]")
-    parameters = sorted([*(a.name for a in operator.axes), *(t.name for t in operator.tensors)])
-    for name, backend in operator.backends.items():
-        if sorted(backend.args) != parameters:
-            fix = f"list each of these once, in the order of the C parameters: {', '.join(parameters)}"
-            raise BadManifest(f"{where}, field 'backends.{name}.args'", "not the tensors and axes", fix=fix)
-        source = operator.folder / backend.source
-        if Path(backend.source).name != backend.source or not source.is_file():
-            what = f"no file '{backend.source}' beside the manifest"
-            raise BadManifest(f"{where}, field 'backends.{name}.source'", what, fix="name the start kernel's file")
-
-
-def _expressions(operator: Operator) -> Iterator[tuple[str, str]]:
-    yield "cost.flops", operator.cost.flops
-    yield "cost.bytes", operator.cost.bytes
-    for i, tensor in enumerate(operator.tensors):
-        for j, dim in enumerate(tensor.dims):
-            yield f"tensors[{i}].dims[{j}]", dim
-    for i, tolerance in enumerate(operator.tolerances):
-        yield f"tolerances[{i}].error", tolerance.error
-        yield f"tolerances[{i}].bias", tolerance.bias
-        yield f"tolerances[{i}].deviation", tolerance.deviation
-
-
-def _check_expressions(operator: Operator, where: str) -> None:
-    axes = {a.name for a in operator.axes}
-    for field, text in _expressions(operator):
-        try:
-            names = parse(text).names
-        except BadExpression as error:
-            raise BadManifest(f"{where}, field '{field}'", error.what, fix=error.fix) from error
-        if strange := names - axes:
-            raise BadManifest(
-                f"{where}, field '{field}'", f"expression '{text}' uses '{min(strange)}', which is no axis",
-                fix=f"the axes are {', '.join(sorted(axes))}",
-            )
-
-
-def _check_shapes(operator: Operator, where: str) -> None:
-    minimum = {a.name: a.minimum for a in operator.axes}
-    for index, shape in enumerate(operator.shapes):
-        field = f"{where}, field 'shapes[{index}].axes'"
-        if list(shape.axes) != list(minimum):
-            named = ", ".join(shape.axes) or "none"
-            raise BadManifest(field, f"it names {named}", fix=f"give, in this order: {', '.join(minimum)}")
-        for name, value in shape.axes.items():
-            if not minimum[name] <= value < 1 << 31:
-                fix = f"from {minimum[name]} to {(1 << 31) - 1}"
-                raise BadManifest(f"{field}.{name}", f"{value} is out of range", fix=fix)
-        if not shape.weight > 0:
-            what = f"{shape.weight} is not positive"
-            raise BadManifest(f"{where}, field 'shapes[{index}].weight'", what, fix="use 1.0")
-        for name, text in _expressions(operator):
-            _check_value(text, shape.axes, f"{where}, field '{name}', shape {shape.key}")
-    if not operator.timed():
-        raise BadManifest(f"{where}, field 'shapes'", "no timed shape", fix="give at least one the role 'timed'")
-
-
-def _check_value(text: str, axes: dict[str, int], where: str) -> None:
-    try:
-        value = parse(text).value(axes)
-    except BadExpression as error:
-        raise BadManifest(where, error.what, fix="guard it with max(...) or mend the shape") from error
-    if value < 0:
-        raise BadManifest(where, f"expression '{text}' is {value}", fix="it must not be negative")
-
-
-def _not_listed(where: str, name: str, known: list[str]) -> BadManifest:
-    return BadManifest(where, f"no distribution '{name}'", fix=f"the distributions are {', '.join(known)}")
-
-
 def _text(path: Path, where: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        what = f"{path.name} cannot be read ({error})"
-        raise BadManifest(where, what, fix="make it a readable UTF-8 file") from error
-
-
-def _field(loc: tuple[int | str, ...]) -> str:
-    text = ""
-    for part in loc:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return read_text(path, where, fix=f"make {path.name} a readable UTF-8 file")

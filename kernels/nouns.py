@@ -27,6 +27,8 @@ class Axis(Record):
     """The C parameter's name."""
     minimum: int = 0
     """Smallest value the contract allows."""
+    maximum: int | None = None
+    """Largest value the contract allows, for an axis that is no extent (a flag: 1); None: any int."""
     note: str = ""
     """What it counts."""
 
@@ -56,7 +58,8 @@ class Shape(Record):
     role: ShapeRole = "timed"
     """`timed`; `edge` for correctness only; `held_out` for testing rules."""
     cache: CacheState = "warm"
-    """Whether a sample's ring of buffers stays in the last-level cache."""
+    """Whether a sample's ring of buffers stays in a cache (warm) or is made large (cold): up to twice the last level,
+    at most 160 MiB or two calls. The level that a shape is held against follows from the ring's bytes."""
     weight: float = 1.0
     """Share of the user's traffic, relative to the other shapes."""
 
@@ -67,16 +70,20 @@ class Shape(Record):
 
 
 class Distribution(Record):
-    """How inputs are drawn. A name in `kernelcrew.tools.data.KINDS` and its parameters."""
+    """How inputs are drawn. A kind of `kernelcrew.kernels.kinds.DRAWN` and its parameters."""
 
     name: str
     """Unique in the operator."""
     kind: str
-    """normal, uniform, wide, cancelling, tiny, huge, denormal, zeros, special."""
+    """normal, uniform, wide, cancelling, tiny, huge, denormal, zeros, special, signs, spike."""
     low: float | None = None
     """Lower bound where the kind has one."""
     high: float | None = None
     """Upper bound where the kind has one."""
+    tensors: tuple[str, ...] = ()
+    """The tensors that are drawn so, the others as `timing_distribution` says; empty: all of them."""
+    axis: int = -1
+    """The axis of each tensor along which the operator combines values: where `cancelling` cancels."""
 
 
 class Tolerance(Record):
@@ -90,6 +97,8 @@ class Tolerance(Record):
     """Expression: the largest |pooled mean of (y - reference) / (u * scale)|."""
     deviation: str
     """Expression: the largest standard deviation of the same."""
+    slope: str = ""
+    """Expression: the largest |slope of the same on reference / scale|; empty: 2 + error / 20."""
     reason: str
     """Which honest kernels gave these limits, with what margin."""
 
@@ -191,7 +200,7 @@ class Backend(Record):
     args: tuple[str, ...]
     """Parameters in order: tensors and axes by name."""
     source: str
-    """Start kernel, a file beside the manifest."""
+    """Start kernel: a file beside the manifest, or elsewhere in the source tree (`../src/foo.c`)."""
     base_flags: tuple[str, ...]
     """Flags of every build, the start included."""
     contract_flags: tuple[str, ...] = ()
@@ -233,6 +242,8 @@ class Operator(Record):
     """First match by distribution, then `*`."""
     shapes: tuple[Shape, ...]
     """All shapes, every role."""
+    calls_per_day: float | None = None
+    """How often it is called in a day, over all shapes by their weights; None: not known. Decides nothing."""
 
     def timed(self) -> tuple[Shape, ...]:
         return tuple(s for s in self.shapes if s.role == "timed")
@@ -251,9 +262,14 @@ class Operator(Record):
     def distribution(self, name: str) -> Distribution:
         return next(d for d in self.distributions if d.name == name)
 
+    def drawn(self, distribution: Distribution, tensor: str) -> Distribution:
+        """How one tensor is drawn under a distribution, which may leave it to the timed one."""
+        theirs = not distribution.tensors or tensor in distribution.tensors
+        return distribution if theirs else self.distribution(self.timing_distribution)
+
     def contract_hash(self) -> str:
-        """Hash of all that decides a verdict: not the folder, not the start source."""
-        return hash_of(self.model_dump(mode="json", exclude={"folder", "summary"}))
+        """Hash of all that decides a verdict: not the folder, not the start source, not the traffic."""
+        return hash_of(self.model_dump(mode="json", exclude={"folder", "summary", "calls_per_day"}))
 
 
 class Knob(Record):
@@ -310,12 +326,15 @@ class Change(Record):
     """By shape class."""
     why: str
     """The rationale: mechanism and the evidence it relies on. Becomes the comment and the commit's trailer."""
+    diff: str = ""
+    """Hash of the normalised edit where the code is given with the change: a person's patch."""
 
     def features(self, operator: str, backend: str) -> dict[str, str]:
         """What memory and the no-go list match on."""
         knobs = ";".join(f"{k.name}={k.value}" for k in sorted(self.knobs, key=lambda k: k.name))
         where = {"operator": operator, "backend": backend}
-        return {**where, "mechanism": self.mechanism, "target": self.target, "knobs": knobs}
+        code = {"diff": self.diff} if self.diff else {}
+        return {**where, "mechanism": self.mechanism, "target": self.target, "knobs": knobs, **code}
 
 
 class Proposal(Record):

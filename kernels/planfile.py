@@ -1,32 +1,34 @@
 """Candidates as files: what a branch, a trial tree and `--plan` hold.
 
 A candidate is `plan.toml` plus one source a variant (`kernel.c`, and `kernel_v1.c`, `kernel_v2.c` for variants with a
-rule). The plan is data: names that it does not know are refused with the field and the fix.
+rule). In a repository of the user's own the unconditional variant keeps the file that operator.toml names, which may
+lie elsewhere in the tree. The plan is data: names that it does not know are refused with the field and the fix.
 """
 
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from kernelcrew.errors import BadManifest
+from kernelcrew.files import read_text
 from kernelcrew.kernels.nouns import Candidate, KernelSource, LaunchPlan, Variant
+from kernelcrew.wording import told, toml_of
 
 PLAN = "plan.toml"
 
 
-def to_files(candidate: Candidate) -> dict[str, str]:
-    """File name to text: `plan.toml` and the sources."""
+def to_files(candidate: Candidate, kernel: str = "") -> dict[str, str]:
+    """File name to text: `plan.toml` and the sources. `kernel` names the unconditional variant's file."""
     files: dict[str, str] = {}
     lines = [f"operator = {_text(candidate.operator)}", f"backend = {_text(candidate.backend)}"]
     last = len(candidate.variants) - 1
     for index, variant in enumerate(candidate.variants):
         suffix = Path(variant.source.name).suffix or ".c"
-        name = f"kernel{suffix}" if index == last else f"kernel_v{index + 1}{suffix}"
+        name = (kernel or f"kernel{suffix}") if index == last else f"kernel_v{index + 1}{suffix}"
         files[name] = variant.source.text
         lines += ["", "[[variant]]", f"file = {_text(name)}"]
         if variant.when is not None:
@@ -36,9 +38,15 @@ def to_files(candidate: Candidate) -> dict[str, str]:
     return files
 
 
+def files_named(plan: str, where: str) -> tuple[str, ...]:
+    """The sources that the text of a plan names, in order. Raises BadManifest."""
+    listed = toml_of(plan, f"{where}/{PLAN}").get("variant", [])
+    return tuple(str(one.get("file", "")) for one in listed) if isinstance(listed, list) else ()
+
+
 def from_files(files: dict[str, str], where: str) -> Candidate:
     """The candidate that `to_files` wrote. `where` names the files in errors. Raises BadManifest."""
-    data = _toml(files.get(PLAN, ""), f"{where}/{PLAN}")
+    data = toml_of(files.get(PLAN, ""), f"{where}/{PLAN}")
     variants = []
     for index, raw in enumerate(data.get("variant", [])):
         entry = dict(raw)
@@ -62,11 +70,7 @@ def read_plan(path: Path, base: LaunchPlan) -> LaunchPlan:
 
     Raises BadManifest naming file, line or field.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadManifest(str(path), f"cannot be read ({error})", fix="give a TOML file") from error
-    data = _toml(text, str(path))
+    data = toml_of(read_text(path, str(path), fix="give a plan as a TOML file"), str(path))
     data.pop("operator", None)
     data.pop("backend", None)
     variants = data.pop("variant", None)
@@ -81,17 +85,7 @@ def _plan(data: dict[str, Any], where: str) -> LaunchPlan:
     try:
         return LaunchPlan.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        known = ", ".join(LaunchPlan.model_fields)
-        raise BadManifest(f"{where}, field '{field}'", first["msg"], fix=f"a plan has: {known}") from error
-
-
-def _toml(text: str, where: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadManifest(where, f"not TOML: {error}", fix="mend the line that is named") from error
+        raise told(where, error, LaunchPlan) from error
 
 
 def _plan_lines(plan: LaunchPlan) -> list[str]:

@@ -13,6 +13,8 @@ from pydantic import ValidationError
 from kernelcrew.errors import BadManifest, StoreError
 from kernelcrew.memory.nouns import Rationale, TriedPatch
 from kernelcrew.memory.store import Entry, Memory, kind_of, parse
+from kernelcrew.record import Record
+from kernelcrew.wording import explained
 
 _BATCH = 200
 _SCHEMA = 1
@@ -95,7 +97,7 @@ def _row(line: str, where: str) -> Row:
         vector = value.get("vector")
         return Row(parse(value["kind"], value["record"]), value.get("embedder", ""), vector)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
+        what = explained(dict(error.errors()[0]), Record)[0] if isinstance(error, ValidationError) else str(error)
         raise BadManifest(where, f"is no entry of an export: {what}", fix=fix) from error
 
 

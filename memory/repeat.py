@@ -123,6 +123,8 @@ def _same_idea(change: Change, t: TriedPatch, index: int, features: dict[str, st
         return False
     if change.mechanism != FREE:
         return True
+    if change.diff and features.get("diff"):
+        return change.diff == features["diff"]  # the code itself was judged: its words do not matter
     if t.gate in _CODE_GATES or index >= len(t.whys):
         return False
     return nearness(change.why, t.whys[index]) >= SAME_IDEA

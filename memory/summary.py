@@ -173,7 +173,8 @@ def _evidence(change: Change, findings: Findings, composite: bool) -> str:
     timing = findings.measured()
     if timing is None:
         return f"Not timed.{said}"
-    return f"{'With the whole set' if composite else 'Measured'} ({timing.grade}): {_pairs(_ratios(timing))}.{said}"
+    whose = "As part of a set, the figures are the whole set's" if composite else "Measured"
+    return f"{whose} ({timing.grade}): {_pairs(_ratios(timing))}.{said}"
 
 
 def _pairs(ratios: Mapping[str, float]) -> str:

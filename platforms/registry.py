@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from kernelcrew.errors import BadManifest, UnknownName
+from kernelcrew.files import read_text
 from kernelcrew.platforms.nouns import Figure, Platform
 from kernelcrew.record import Record
+from kernelcrew.wording import told, toml_of
 
 DATA = Path(__file__).with_name("data")
 ALIASES = ("auto", "cpu")
@@ -54,18 +55,16 @@ def resolve(name: str, here: Platform) -> Platform:
 def load(path: Path) -> Platform:
     """One platform file. Raises BadManifest with the file and the line or field."""
     try:
-        entry = PlatformFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadManifest(str(path), f"is no TOML: {error}", fix="correct that line") from error
+        text = read_text(path, str(path), fix="write it as a TOML file")
+        entry = PlatformFile.model_validate(toml_of(text, str(path)))
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        fix = "see the fields of kernelcrew.platforms.registry.PlatformFile"
-        raise BadManifest(f"{path}, field {field}", first["msg"], fix=fix) from error
+        raise told(str(path), error, PlatformFile) from error
     if entry.id != path.stem:
-        raise BadManifest(f"{path}, field id", f"'{entry.id}' is not the file's name", fix=f'write id = "{path.stem}"')
+        raise BadManifest(
+            f"{path}, field 'id'", f"'{entry.id}' is not the file's name", fix=f'write id = "{path.stem}"'
+        )
     if "vector_bytes" not in entry.figures:
-        raise BadManifest(f"{path}, field figures", "vector_bytes is missing", fix="add [figures.vector_bytes]")
+        raise BadManifest(f"{path}, field 'figures'", "vector_bytes is missing", fix="add [figures.vector_bytes]")
     return Platform(
         id=entry.id, readable=entry.readable, features=entry.features, source=entry.source, figures=entry.figures,
         vector_bytes=int(entry.figures["vector_bytes"].value),

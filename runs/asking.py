@@ -83,6 +83,7 @@ def proposer_evidence(crew: Crew, number: int, standing: Standing, summary: Bott
         blocked=blocked(crew, standing),
         flags_alone=class_ratios(baseline.flags_alone) if baseline else {},
         over_start=class_ratios(baseline.incumbent_over_start) if baseline else {},
+        searched=standing.searched,
         tuned=dict(source_facts(standing.candidate).knobs),
         round=number,
     )

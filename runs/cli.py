@@ -7,17 +7,30 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from kernelcrew.errors import CrewError
+from kernelcrew.runs import cli_answers as answers
+from kernelcrew.runs import cli_own, cli_people, cli_trust
 from kernelcrew.runs import cli_show as show
-from kernelcrew.settings import resolve
+from kernelcrew.runs.cli_options import (
+    AsJson,
+    ClickError,
+    Minutes,
+    MoreMinutes,
+    Operator,
+    PriceIn,
+    PriceOut,
+    Rounds,
+    Run,
+    RunsOf,
+    Workdir,
+    resolve,
+    usage_text,
+)
 from kernelcrew.version import VERSION
-
-ClickError: Any = typer.BadParameter.__mro__[2]
-"""The base of all usage errors: of the click that typer carries, or of the installed one."""
 
 app = typer.Typer(
     name="kernelcrew",
@@ -26,10 +39,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A team of role-specialised agents that makes compute kernels faster and proves it.",
 )
-
-Workdir = Annotated[Path | None, typer.Option("--workdir", help="Folder that holds .kernelcrew/ (default: here).")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object as the last line of standard output.")]
-Operator = Annotated[str, typer.Argument(help="A shipped operator, or a folder with an operator.toml.")]
 
 
 def version(value: bool) -> None:
@@ -50,15 +59,19 @@ def run(  # noqa: PLR0913 - one parameter an option of the command
     operator: Operator,
     platform: Annotated[str, typer.Option(help="Platform to run for.")] = "auto",
     backend: Annotated[str, typer.Option(help="Backend of the candidates.")] = "c",
-    model: Annotated[str, typer.Option(help="recipes, or openai:NAME.")] = "recipes",
-    base_url: Annotated[str, typer.Option("--base-url", help="Any OpenAI-compatible server.")] = "",
-    rounds: Annotated[int, typer.Option(help="Rounds at most.")] = 2,
-    budget_min: Annotated[float, typer.Option("--budget-min", help="Minutes at most.")] = 4.0,
+    model: Annotated[str, typer.Option(help="recipes, openai:NAME, or replay:FOLDER of a recorded run.")] = "recipes",
+    base_url: Annotated[str, typer.Option("--base-url", help="Any OpenAI-compatible server, for openai:NAME.")] = "",
+    price_in: PriceIn = None,
+    price_out: PriceOut = None,
+    rounds: Rounds = 2,
+    budget_min: Minutes = 4.0,
     seed: Annotated[int, typer.Option(help="Seed of the team's choices (never of the inputs).")] = 0,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Go on where the preflight refuses.")] = False,
     workdir: Workdir = None,
     json: AsJson = False,
 ) -> None:
     """A team run: profile, propose, patch, verify, time, decide, settle, remember, report."""
+    from kernelcrew.runs.preflight import preflight
     from kernelcrew.runs.session import Asked, open_run
 
     asked = Asked(
@@ -67,28 +80,52 @@ def run(  # noqa: PLR0913 - one parameter an option of the command
         platform=platform,
         model=model,
         base_url=base_url,
+        price_in=price_in,
+        price_out=price_out,
         rounds=rounds,
         budget_min=budget_min,
         seed=seed,
+        anyway=anyway,
     )
     settings = resolve(workdir)
     with show.progress() as listener:
+        asked = asked.model_copy(update={"overridden": preflight(settings, asked, listener)})
         crew = open_run(settings, asked, listener)
         show.play_to_end(crew, json=json)
 
 
 @app.command()
 def resume(
-    run: Annotated[str, typer.Argument(help="Id of the run.")], workdir: Workdir = None, json: AsJson = False
+    run: Run,
+    budget_min: MoreMinutes = None,
+    workdir: Workdir = None,
+    json: AsJson = False,
 ) -> None:
-    """Go on with a killed run: finished steps are read back, not repeated."""
-    from kernelcrew.runs.session import reopen_run
+    """Go on with a killed run: finished steps are read back, not repeated. More budget extends one that ran out."""
+    from kernelcrew.runs.extending import ended, more_to_do, stopped_for_budget
+    from kernelcrew.runs.journal import read_steps
+    from kernelcrew.runs.session import reopen_run, run_folder
 
+    settings = resolve(workdir)
+    folder = run_folder(settings, run)
+    done = ended(read_steps(folder))
+    if done is not None and not (budget_min and stopped_for_budget(done)):
+        answers.finished(done, more_to_do(done, budget_min), json=json)
+        return
     with show.progress() as listener:
-        crew, changed = reopen_run(resolve(workdir), run, listener)
+        crew, changed = reopen_run(settings, folder.name, listener, budget_min)
         for line in changed:
             show.note(f"changed since the run began: {line}")
         show.play_to_end(crew, json=json)
+
+
+@app.command()
+def runs(operator: RunsOf = "", workdir: Workdir = None, json: AsJson = False) -> None:
+    """The runs of this working directory: operator, start, status, outcome."""
+    from kernelcrew.runs.listing import list_runs
+
+    found = [r for r in list_runs(resolve(workdir)) if operator in ("", r.operator)]
+    answers.runs(found, json=json)
 
 
 @app.command()
@@ -100,7 +137,7 @@ def judge(  # noqa: PLR0913 - one parameter an option of the command
         Path | None, typer.Option("--plan", help="Launch plan (TOML); the operator's own otherwise.")
     ] = None,
     why: Annotated[str, typer.Option("--why", help="Rationale; the source's first comment otherwise.")] = "",
-    budget_min: Annotated[float, typer.Option("--budget-min", help="Minutes at most.")] = 2.0,
+    budget_min: Minutes = 2.0,
     workdir: Workdir = None,
     json: AsJson = False,
 ) -> None:
@@ -110,7 +147,7 @@ def judge(  # noqa: PLR0913 - one parameter an option of the command
     asked = JudgeAsked(operator=operator, backend=backend, source=source, plan=plan, why=why, budget_min=budget_min)
     with show.progress() as listener:
         verdict = judge_one(resolve(workdir), asked, listener)
-    show.verdict(verdict, json=json)
+    answers.verdict(verdict, json=json)
 
 
 @app.command()
@@ -125,13 +162,11 @@ def query(
     """Ask the rationale knowledge base: why was something adopted or rolled back."""
     from kernelcrew.runs.asking_memory import ask_memory
 
-    show.hits(ask_memory(resolve(workdir), question, operator, platform, n), question, json=json)
+    answers.hits(ask_memory(resolve(workdir), question, operator, platform, n), question, json=json)
 
 
 @app.command()
-def report(
-    run: Annotated[str, typer.Argument(help="Id of the run.")], workdir: Workdir = None, json: AsJson = False
-) -> None:
+def report(run: Run, workdir: Workdir = None, json: AsJson = False) -> None:
     """Write the run's HTML report again from its journal, and show its table."""
     from kernelcrew.runs.session import run_folder
 
@@ -173,6 +208,10 @@ def bench(
     show.bench(found, json=json)
 
 
+cli_people.register(app)
+cli_trust.register(app)
+cli_own.register(app)
+
 memory_app = typer.Typer(no_args_is_help=True, help="The memory store.")
 app.add_typer(memory_app, name="memory")
 
@@ -210,7 +249,8 @@ def main() -> NoReturn:
         show.complain(str(error))
         sys.exit(error.exit_status)
     except ClickError as error:
-        show.complain(error.format_message())
+        if text := usage_text(error):
+            show.complain(text)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         show.complain("stopped; what was recorded stays: kernelcrew resume RUN goes on from it")

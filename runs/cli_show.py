@@ -15,11 +15,11 @@ from rich.text import Text
 
 from kernelcrew.event import Event, Listener
 from kernelcrew.runs.nouns import RunRecord
+from kernelcrew.runs.outcome import best_seen, kept_changes, seen_words
 from kernelcrew.settings import Settings
-from kernelcrew.tools.nouns import Timing, Verdict
+from kernelcrew.tools.nouns import Timing
 
 if TYPE_CHECKING:
-    from kernelcrew.memory.nouns import Hit
     from kernelcrew.runs.asking_memory import Restored
     from kernelcrew.runs.crew import Crew
     from kernelcrew.runs.doctor import Finding
@@ -79,16 +79,36 @@ def table(record: RunRecord, *, quiet: bool = False) -> None:
     ratios = Table(title="measured ratios, by shape class (95 % intervals)", title_justify="left")
     for column in ("class", "over this run's incumbent", "over the start kernel", "start with contract flags alone"):
         ratios.add_column(column)
+    seen = None if kept_changes(record.rounds) else best_seen(record.rounds)
     for name in classes_of(record):
         cells = [cell(t, name) for t in (record.final_timing, record.final_over_start, record.baseline.flags_alone)]
+        if seen and record.final_timing is None:
+            cells[0] = seen_words(seen, name) or "-"
         ratios.add_row(name, *cells)
     console.print(ratios)
     for round_ in record.rounds:
         for line in round_.blocked:
             console.print(f"not tried again  {line}")
+    for line in held_back(record):
+        console.print(f"not committed {line}", markup=False)
+    for line in record.overridden:
+        console.print(f"went on anyway  {line}", markup=False)
     console.print(f"started from  {record.baseline.incumbent_from}")
+    if branch := branch_of(record):
+        console.print(f"adopted on    {branch}", soft_wrap=True)
     console.print(f"stopped       {record.stop_reason}")
     console.print(f"report        {record.report}", soft_wrap=True)
+
+
+def branch_of(record: RunRecord) -> str:
+    """The branch that holds what was adopted; '' when nothing was."""
+    return next((settled.branch for round_ in record.rounds for settled in round_.settled), "")
+
+
+def held_back(record: RunRecord) -> list[str]:
+    """What was adopted but not committed, and why: the team's level does not reach that far."""
+    settled = [s for round_ in record.rounds for s in round_.settled]
+    return [f"{s.proposal}: {s.refused.tool} {s.refused.because}" for s in settled if s.refused]
 
 
 def classes_of(record: RunRecord) -> list[str]:
@@ -128,7 +148,10 @@ def run_json(record: RunRecord) -> dict[str, object]:
         "speedup_over_start": by_class(record.final_over_start),
         "flags_alone": by_class(record.baseline.flags_alone),
         "started_from": record.baseline.incumbent_from,
+        "branch": branch_of(record) or None,
         "stop_reason": record.stop_reason,
+        "not_committed": held_back(record),
+        "overridden": list(record.overridden),
         "report": record.report,
     }
 
@@ -159,52 +182,6 @@ def complain(text: str) -> None:
     err.print(Text(f"kernelcrew: {text}", style="red"))
 
 
-def verdict(found: Verdict, *, json: bool) -> None:
-    """The net's verdict."""
-    if json:
-        measurements = found.model_dump(mode="json", include={"build", "verification", "timing"}, exclude_none=True)
-        emit({"outcome": found.outcome, "stage": found.stage, "reason": found.reason, "measurements": measurements})
-        return
-    out.print(f"{found.outcome} at stage {found.stage}: {found.reason}", markup=False)
-    if found.timing is not None:
-        rows = Table()
-        for column in ("shape", "class", "ratio", "answer", "candidate us", "incumbent us"):
-            rows.add_column(column)
-        for s in found.timing.shapes:
-            rows.add_row(
-                s.shape,
-                s.shape_class,
-                f"{s.ratio:.3f}x [{s.low:.3f}, {s.high:.3f}]",
-                s.answer,
-                f"{s.candidate_us:.3f}",
-                f"{s.baseline_us:.3f}",
-            )
-        out.print(rows)
-
-
-def hits(found: list[Hit], question: str, *, json: bool) -> None:
-    """Answers of the knowledge base, each with what it rests on."""
-    if json:
-        emit({"question": question, "answers": [h.model_dump(mode="json") for h in found]})
-        return
-    if not found:
-        out.print(
-            "the knowledge base has nothing on this yet: `kernelcrew run reduction` fills it "
-            "(--platform any asks for other platforms)"
-        )
-    for index, hit in enumerate(found, 1):
-        e = hit.entry
-        commit = f"commit {e.commit[:12]}" if e.commit else "no commit"
-        here = "" if hit.proven_here else f"  (measured on {e.platform}: unproven here)"
-        out.print(Text(f"{index}. {e.mechanism}: {e.decision}{here}", style="bold"))
-        out.print(f"   why       {e.why}", markup=False)
-        out.print(f"   measured  {e.evidence}", markup=False)
-        out.print(
-            f"   rests on  run {e.run}, {commit}, {e.operator}, author {e.author}",
-            markup=False,
-        )
-
-
 def report(folder: Path, *, json: bool) -> None:
     """Write a run's report again and show its table, as far as the run got."""
     from kernelcrew.runs.journal import payload_of, read_steps
@@ -212,6 +189,7 @@ def report(folder: Path, *, json: bool) -> None:
 
     path = write_report(folder)
     record = payload_of(read_steps(folder), "end", RunRecord)
+    record = record and record.model_copy(update={"report": str(path)})  # the folder may have moved
     if json:
         emit(run_json(record) if record else {"run": folder.name, "status": "unfinished", "report": str(path)})
     elif record is None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import Field
+
 from kernelcrew.agents.nouns import Answer, Question, Role, Usage
 from kernelcrew.agents.team import Team
 from kernelcrew.errors import HarnessError
@@ -18,6 +20,7 @@ from kernelcrew.platforms.nouns import Machine
 from kernelcrew.record import Record
 from kernelcrew.runs.journal import Journal
 from kernelcrew.runs.nouns import Baseline, Start
+from kernelcrew.runs.permissions import Held
 from kernelcrew.settings import Settings
 from kernelcrew.tools.bus import Bus, CallNote
 from kernelcrew.tools.git import Repo
@@ -35,21 +38,47 @@ class Standing(Record):
     """Its profile."""
     commit: str
     """Where git holds it."""
+    searched: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    """Knob to the values that this run's autotuner has measured around it."""
+
+
+class TimeCheck(Record):
+    """Whether there was time for a step. Journalled, so that a resumed run takes the same turns."""
+
+    go: bool
+    """Whether it was begun."""
+    left_s: float
+    """Seconds that were left."""
+    needs_s: float
+    """Seconds that must be left for it and for what comes after it."""
+
+
+TOKENS_A_PRICE = 1_000_000
+"""Prices of models are per million tokens."""
+RESERVE_SHARE = 0.3
+RESERVE_S = 30.0
+"""Time kept for the confirmation and the final figures: a share of the budget, and so many seconds at least."""
 
 
 @dataclass
 class Clock:
-    """The time budget of this sitting: what earlier sittings of a resumed run spent counts too."""
+    """The time budget of this sitting: what earlier sittings of a resumed run spent counts too. Time spent waiting for
+    another kernelcrew to leave the core does not count."""
 
     budget_s: float
     spent_before_s: float = 0.0
     started: float = field(default_factory=time.monotonic)
+    waited_s: float = 0.0
 
     def elapsed_s(self) -> float:
-        return self.spent_before_s + time.monotonic() - self.started
+        return self.spent_before_s + time.monotonic() - self.started - self.waited_s
 
     def left_s(self) -> float:
         return self.budget_s - self.elapsed_s()
+
+    def reserve_s(self) -> float:
+        """What must stay for the confirmation and the final figures."""
+        return max(RESERVE_SHARE * self.budget_s, RESERVE_S)
 
 
 @dataclass
@@ -58,31 +87,41 @@ class Ledger:
 
     stage: str = "baseline"
     tool_s: dict[str, float] = field(default_factory=dict)
+    waited_s: float = 0.0
     stage_s: dict[str, float] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
+    prices: tuple[float | None, float | None] = (None, None)
 
     def note(self, call: CallNote) -> None:
-        """Count one call of the bus."""
-        self.tool_s[call.tool] = self.tool_s.get(call.tool, 0.0) + call.seconds
+        """Count one call of the bus, less what it waited for the core."""
+        self.tool_s[call.tool] = self.tool_s.get(call.tool, 0.0) + max(call.seconds - self.waited_s, 0.0)
+        self.waited_s = 0.0
 
     def spend(self, stage: str, seconds: float) -> None:
         self.stage_s[stage] = self.stage_s.get(stage, 0.0) + seconds
 
     def add(self, stage: str, usage: Usage) -> None:
-        """Count one question's tokens and money."""
-        old = self.usage.get(stage, Usage())
-        money = (
-            None
-            if old.money_usd is None and usage.money_usd is None
-            else (old.money_usd or 0.0) + (usage.money_usd or 0.0)
-        )
+        """Count one question's tokens and money. One of unknown cost makes the sum unknown, never 0."""
+        old = self.usage.get(stage)
+        money = self.money_of(usage)
+        if old is None:
+            self.usage[stage] = usage.model_copy(update={"money_usd": money})
+            return
+        both = old.money_usd is not None and money is not None
         self.usage[stage] = Usage(
             prompt_tokens=old.prompt_tokens + usage.prompt_tokens,
             completion_tokens=old.completion_tokens + usage.completion_tokens,
             calls=old.calls + usage.calls,
             seconds=old.seconds + usage.seconds,
-            money_usd=money,
+            money_usd=(old.money_usd or 0.0) + (money or 0.0) if both else None,
         )
+
+    def money_of(self, usage: Usage) -> float | None:
+        """What a question cost in USD: as its client says, else its tokens at the given prices; None: unknown."""
+        read, written = self.prices
+        if usage.money_usd is not None or read is None or written is None:
+            return usage.money_usd
+        return (usage.prompt_tokens * read + usage.completion_tokens * written) / TOKENS_A_PRICE
 
 
 @dataclass(kw_only=True)
@@ -118,6 +157,14 @@ class Lab:
             )
         )
 
+    def may(self, step: str, needs_s: float) -> bool:
+        """Whether at least `needs_s` are left, asked once a step."""
+        left_s = self.clock.left_s()
+        check = self.journal.do(
+            f"{step}.time", TimeCheck, step, lambda: TimeCheck(go=left_s > needs_s, left_s=left_s, needs_s=needs_s)
+        )
+        return check.go
+
     def has_artifact(self, build: Build) -> bool:
         """Whether the built object still lies in the cache."""
         return Path(build.artifact).is_file()
@@ -137,6 +184,7 @@ class Crew(Lab):
     team: Team
     baseline: Baseline | None = None
     standing: Standing | None = None
+    held: Held | None = None
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
 
     def ask(self, role: Role, task: str, prefix: str, evidence: Record, round_number: int) -> Answer:

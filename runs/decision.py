@@ -34,7 +34,7 @@ class Evidence(Record):
     adjusted_before: bool = False
     """Whether the window was already moved."""
     outrun_by: str = ""
-    """Another proposal of the round that screened better and was confirmed instead."""
+    """Another proposal of the round, which screened better and had the confirmation."""
 
 
 def decide(e: Evidence) -> Decision:
@@ -64,7 +64,7 @@ def _screened(e: Evidence, screen: Timing) -> Decision:
     if not gains(screen):
         return Decision(action="rollback", reason=f"no gain in the screen: {figures(screen)}", keep=e.changes)
     if e.outrun_by:
-        why = f"{e.outrun_by} screened better and was confirmed instead; screen: {figures(screen)}"
+        why = f"{e.outrun_by} screened better and had the round's one confirmation; screen: {figures(screen)}"
         return Decision(action="inconclusive", reason=why, keep=e.changes)
     return Decision(
         action="inconclusive", reason=f"not confirmed, the budget ran out; screen: {figures(screen)}", keep=e.changes

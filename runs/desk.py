@@ -7,6 +7,7 @@ from kernelcrew.kernels.compose import compose
 from kernelcrew.kernels.nouns import NotApplicable, ShapeClass
 from kernelcrew.record import Record
 from kernelcrew.runs.crew import Crew
+from kernelcrew.runs.sweeps import register_sweeps
 from kernelcrew.tools.bus import Bus, Level, Tool
 from kernelcrew.tools.nouns import Diagnostic, ShapeProfile
 from kernelcrew.tools.workshop import BUILD, BuildArgs
@@ -112,6 +113,7 @@ def register_role_tools(bus: Bus, crew: Crew) -> None:
         build = bus.need(BUILD, BuildArgs(candidates=(scratch,))).builds[0]
         return Compiled(status=build.status, diagnostics=tuple(d for d in build.diagnostics if d.kind != "note")[:12])
 
+    register_sweeps(bus, crew)
     bus.register(SEARCH, search)
     bus.register(READ_PROFILE, read_profile)
     bus.register(TRY_COMPILE, try_compile)

@@ -26,6 +26,7 @@ from kernelcrew.tools.nouns import AlphaPlan, Build, Timing
 from kernelcrew.tools.peaks import measure_peaks, with_peaks
 from kernelcrew.tools.profile import shape_figures
 from kernelcrew.tools.read_loop import STREAMS, read_loop
+from kernelcrew.tools.rival import has_rival
 from kernelcrew.tools.workshop import BUILD, SCREEN, BuildArgs, ScreenArgs
 
 BLOCKS = 10
@@ -91,7 +92,8 @@ def bench_figures(settings: Settings, name: str, run: str, listener: Listener) -
             SCREEN, ScreenArgs(candidates=(kernel, flags), baseline=first, blocks=BLOCKS)
         ).timings
         over_flags = lab.bus.need(SCREEN, ScreenArgs(candidates=(kernel,), baseline=flags, blocks=BLOCKS)).timings[0]
-        lab.say("bench", "the kernel against NumPy and a bare read of its inputs")
+        numpy = "NumPy and " if has_rival(operator) else ""
+        lab.say("bench", f"the kernel against {numpy}a bare read of its inputs")
         reads = [read_loop(operator, backend, machine.platform.vector_bytes, streams) for streams in STREAMS]
         beside = hold_against(settings, operator, kernel, _built(lab, *reads))
         tables = (
@@ -141,7 +143,7 @@ def _shape_table(
                 _cell(mine),
                 _cell(flags_over[key]),
                 _cell(over_flags[key]),
-                _cell(numpy[key]),
+                *([_cell(numpy[key])] if numpy else []),
                 f"{figures.gb_s:.1f}",
                 figures.level,
                 f"{100 * figures.gb_s / figures.peak_gb_s:.0f} %" if figures.peak_gb_s else "-",
@@ -155,15 +157,15 @@ def _shape_table(
         "over start",
         "flags over start",
         "over flags",
-        "over NumPy",
+        *(["over NumPy"] if numpy else []),
         "GB/s",
         "level",
         "of read peak",
         "over bare read",
     )
-    return FigureTable(
-        title="ratios in one run, one pinned core, screen grade, 95 % intervals", columns=columns, rows=tuple(rows)
-    )
+    title = "ratios in one run, one pinned core, screen grade, 95 % intervals"
+    left_out = "" if numpy else f"; NumPy is left out: {operator.name} has no rival.py"
+    return FigureTable(title=title + left_out, columns=columns, rows=tuple(rows))
 
 
 def _class_table(
@@ -172,15 +174,14 @@ def _class_table(
     beside = {r.shape: r.ratio for r in numpy}
     rows = []
     for name in operator.classes():
-        ratios = [beside[s.key] for s in operator.timed() if s.shape_class == name]
-        mean = exp(sum(map(log, ratios)) / len(ratios))
         cells = [_cell(c) if (c := t.of(name)) else "-" for t in (over, flags, over_flags)]
-        rows.append((name, *cells, f"{mean:.2f}x (worst shape {min(ratios):.2f}x)"))
-    return FigureTable(
-        title="by class",
-        columns=("class", "over start", "flags over start", "over flags", "over NumPy"),
-        rows=tuple(rows),
-    )
+        if beside:
+            ratios = [beside[s.key] for s in operator.timed() if s.shape_class == name]
+            mean = exp(sum(map(log, ratios)) / len(ratios))
+            cells.append(f"{mean:.2f}x (worst shape {min(ratios):.2f}x)")
+        rows.append((name, *cells))
+    columns = ("class", "over start", "flags over start", "over flags", *(["over NumPy"] if beside else []))
+    return FigureTable(title="by class", columns=columns, rows=tuple(rows))
 
 
 def _cost_tables(settings: Settings, operator: str, run: str) -> tuple[FigureTable, ...]:

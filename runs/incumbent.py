@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from kernelcrew.kernels.nouns import Candidate
-from kernelcrew.kernels.planfile import from_files
+from kernelcrew.kernels.planfile import PLAN, files_named, from_files
 from kernelcrew.record import Record
 from kernelcrew.runs.crew import Lab
+from kernelcrew.tools.git import Repo
 from kernelcrew.tools.policy import START
 
 
@@ -26,16 +27,17 @@ def find_incumbent(crew: Lab, start: Candidate, backend: str) -> Incumbent:
     found = crew.repo.incumbent(crew.operator.name, crew.machine.platform.id, backend)
     if found.commit is None:
         return Incumbent(candidate=None, commit=base, source=f"start ({found.reason})" if found.reason else "start")
-    names = crew.repo.files_at(found.commit)
-    files = {
-        name: crew.repo.read(found.commit, name)
-        for name in names
-        if name in ("plan.toml",) or name.startswith("kernel")
-    }
-    candidate = from_files(files, f"commit {found.commit[:12]}")
     return Incumbent(
-        # It passed the rationale gate when it was adopted; its commits carry the words.
-        candidate=candidate.model_copy(update={"author": START}),
+        candidate=adopted_candidate(crew.repo, found.commit),
         commit=found.commit,
         source=found.reason or f"commit {found.commit[:12]}",
     )
+
+
+def adopted_candidate(repo: Repo, commit: str) -> Candidate:
+    """The candidate that a commit of ours holds. Raises BadManifest when its plan or a file it names is damaged."""
+    where = f"commit {commit[:12]}"
+    plan = repo.read(commit, PLAN)
+    files = {name: repo.read(commit, name) for name in files_named(plan, where)}
+    # It passed the rationale gate when it was adopted; its commits carry the words.
+    return from_files({PLAN: plan, **files}, where).model_copy(update={"author": START})

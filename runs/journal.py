@@ -37,6 +37,8 @@ class Journal:
     steps: list[Step] = field(default_factory=list)
     on_reuse: Callable[[str], None] = lambda step: None
     tool_seconds: Callable[[], dict[str, float]] = dict
+    waited_seconds: Callable[[], float] = float
+    salt: str = ""
 
     @classmethod
     def open(cls, folder: Path) -> Journal:
@@ -55,13 +57,13 @@ class Journal:
 
     def do(self, step: str, kind: type[T], inputs: object, work: Callable[[], T], parents: tuple[str, ...] = ()) -> T:
         """The result of a step: read back when this step with these inputs is here, else worked out and written."""
-        key = hash_of(step, kind.__name__, inputs, list(parents))
+        key = hash_of(step, kind.__name__, inputs, list(parents), self.salt)
         found = self.find(step, key)
         if found is not None:
             self.on_reuse(step)
             return kind.model_validate(found.payload)
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        clock = time.monotonic()
+        clock = time.monotonic() - self.waited_seconds()
         before = self.tool_seconds()
         result = work()
         after = self.tool_seconds()
@@ -76,7 +78,7 @@ class Journal:
                 status=str(getattr(result, "status", "ok")),
                 kind=kind.__name__,
                 started=started,
-                seconds=round(time.monotonic() - clock, 4),
+                seconds=round(time.monotonic() - self.waited_seconds() - clock, 4),
                 tool_s=spent,
                 payload=result.model_dump(mode="json"),
             )

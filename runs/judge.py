@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernelcrew.errors import BadManifest, UnknownName
+from kernelcrew.errors import UnknownName
 from kernelcrew.event import Listener
+from kernelcrew.files import read_text
 from kernelcrew.kernels.load import load_operator, start_candidate
 from kernelcrew.kernels.nouns import Candidate, KernelSource, Operator, Variant
 from kernelcrew.kernels.planfile import read_plan
 from kernelcrew.record import Record
 from kernelcrew.runs.crew import Clock, Lab
-from kernelcrew.runs.decision import Evidence, decide
+from kernelcrew.runs.decision import Evidence, decide, gains
 from kernelcrew.runs.incumbent import find_incumbent
 from kernelcrew.runs.judging import confirmed
 from kernelcrew.runs.nouns import Gate
@@ -20,9 +21,6 @@ from kernelcrew.runs.trying import inspect
 from kernelcrew.settings import Settings
 from kernelcrew.tools.nouns import AlphaPlan, Build, Outcome, Timing, Verdict
 from kernelcrew.tools.workshop import BUILD, BuildArgs
-
-MAX_SOURCE_BYTES = 1 << 20
-"""A source larger than this is refused before it is read."""
 
 
 class JudgeAsked(Record):
@@ -60,16 +58,7 @@ def judge_one(settings: Settings, asked: JudgeAsked, listener: Listener) -> Verd
 
 def candidate_from(operator: Operator, asked: JudgeAsked) -> Candidate:
     """The file as a candidate, with the operator's plan or the one that was given."""
-    try:
-        if asked.source.stat().st_size > MAX_SOURCE_BYTES:
-            raise BadManifest(
-                str(asked.source), f"larger than {MAX_SOURCE_BYTES} bytes", fix="a kernel is one translation unit"
-            )
-        text = asked.source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadManifest(
-            str(asked.source), f"cannot be read ({error})", fix="give a readable C source in UTF-8"
-        ) from error
+    text = read_text(asked.source, str(asked.source), fix="give one translation unit of C in UTF-8")
     base = start_candidate(operator, asked.backend).variants[-1].plan
     plan = read_plan(asked.plan, base) if asked.plan else base
     variant = Variant(source=KernelSource(text=text, name="kernel.c"), plan=plan)
@@ -87,10 +76,13 @@ def _judge(lab: Lab, candidate: Candidate, backend: str) -> Verdict:
     start = start_candidate(lab.operator, backend)
     incumbent = find_incumbent(lab, start, backend).candidate or start
     lab.say("trial", "policy, build, safety, correctness")
-    verdict = inspect(lab, "judge", candidate, None)
-    if verdict.outcome == "reject" or verdict.build is None:
-        return verdict
     against = tuple(lab.bus.need(BUILD, BuildArgs(candidates=(incumbent, start))).builds)
+    verdict = inspect(lab, "judge", candidate, against[0])
+    screen = verdict.timing
+    if verdict.outcome == "reject" or verdict.build is None or screen is None:
+        return verdict
+    if screen.status != "noisy" and not gains(screen):  # as in a run: what gains nowhere is not confirmed
+        return timed_verdict(verdict, screen, against[0])
     timing = confirmed(lab, "judge", verdict.build, (against[0], against[1]), False)
     return timed_verdict(verdict, timing, against[0])
 
@@ -106,7 +98,8 @@ def timed_verdict(verdict: Verdict, timing: Timing, incumbent: Build) -> Verdict
     decision = decide(
         Evidence(
             gates=(),
-            confirmed=timing,
+            confirmed=timing if timing.grade == "confirmed" else None,
+            screen=timing,
             changes=("submitted",),
             split_before=True,
             rule_before=True,

@@ -32,7 +32,7 @@ class Case(Record):
     note: str = ""
     """What pruning left out, for the reason of the decision."""
     confirmation: Timing | None = None
-    """New blocks."""
+    """New blocks of this very candidate: a follow-up begins without."""
     review: Review | None = None
     """The skeptic's answer."""
     split_before: bool = False
@@ -53,8 +53,10 @@ def best_of(trials: list[Trial]) -> Trial | None:
     return max(fit, key=lambda t: score(t.verdict.timing) if t.verdict.timing else 0.0, default=None)
 
 
-def judge_unconfirmed(trial: Trial, outrun_by: str) -> Judged:
+def judge_unconfirmed(trial: Trial, winner: Judged | None) -> Judged:
     """A proposal that was not the round's best: its gates or its screen decide."""
+    confirmed = winner is not None and winner.confirmation is not None
+    outrun_by = winner.proposal if winner is not None and confirmed else ""
     gates = gates_of(trial, None, None)
     evidence = Evidence(gates=gates, screen=trial.verdict.timing, changes=_changes(trial), outrun_by=outrun_by)
     return _judged(Case(trial=trial), gates, decide(evidence))
@@ -93,6 +95,8 @@ def ablate(crew: Crew, number: int, standing: Standing, trial: Trial) -> Case:
     whole = trial.verdict.build
     if whole is None or len(trial.proposal.changes) < 2:
         return Case(trial=trial)
+    if not crew.may(f"r{number}.ablate.{trial.proposal.id}", crew.clock.reserve_s()):
+        return Case(trial=trial, note="not ablated, the time was kept for the confirmation")
     crew.say(
         "ablate",
         f"each of {len(trial.proposal.changes)} changes left out",
@@ -204,7 +208,7 @@ def gates_of(trial: Trial, incumbent: Build | None, skeptic: Review | None) -> t
 
 def _settle_case(crew: Crew, step: str, standing: Standing, case: Case) -> tuple[Judged, Case]:
     gates = gates_of(case.trial, standing.build, None)
-    if all(g.passed for g in gates) and crew.clock.left_s() > 0:
+    if all(g.passed for g in gates) and crew.may(f"{step}.{case.trial.proposal.id}.confirm", 0.0):
         build = case.trial.verdict.build
         assert build is not None
         timing = confirmed(
@@ -259,7 +263,8 @@ def _without(
         )
     verdict = inspect(crew, step, made, standing.build)
     trial = case.trial.model_copy(update={"candidate": made, "verdict": verdict})
-    return case.model_copy(update={"trial": trial, "note": f"left out, pays nothing: {', '.join(dropped)}"})
+    note = f"left out, pays nothing: {', '.join(dropped)}"
+    return case.model_copy(update={"trial": trial, "note": note, "confirmation": None})
 
 
 def _split(crew: Crew, number: int, standing: Standing, case: Case, decision: Decision) -> Case:
@@ -278,7 +283,7 @@ def _ruled(crew: Crew, number: int, standing: Standing, case: Case, decision: De
         return None
     verdict = inspect(crew, f"r{number}.rule.{case.trial.proposal.id}", made, standing.build)
     trial = case.trial.model_copy(update={"candidate": made, "verdict": verdict})
-    return case.model_copy(update={"trial": trial, "rule_before": True})
+    return case.model_copy(update={"trial": trial, "rule_before": True, "confirmation": None})
 
 
 def _adjusted(crew: Crew, number: int, standing: Standing, case: Case) -> Case:
@@ -292,7 +297,7 @@ def _adjusted(crew: Crew, number: int, standing: Standing, case: Case) -> Case:
         changes.append(change.model_copy(update={"knobs": knobs}))
     proposal = case.trial.proposal.model_copy(update={"changes": tuple(changes), "id": f"{case.trial.proposal.id}w"})
     trial = tune(crew, number, standing, case.trial.model_copy(update={"proposal": proposal}))
-    return case.model_copy(update={"trial": trial, "adjusted_before": True})
+    return case.model_copy(update={"trial": trial, "adjusted_before": True, "confirmation": None})
 
 
 def moved_window(window: tuple[int, ...], value: int) -> tuple[int, ...]:

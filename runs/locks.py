@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -33,15 +34,24 @@ def hold(path: Path, what: str) -> Callable[[], None]:
     return lambda: os.close(handle)
 
 
-def core_lock(core: int | None) -> Callable[[], AbstractContextManager[None]]:
-    """A lock that waits: measurements of other kernelcrew processes on the same core go first."""
+def core_lock(
+    core: int | None, waits: Callable[[], None] = lambda: None, waited: Callable[[float], None] = lambda seconds: None
+) -> Callable[[], AbstractContextManager[None]]:
+    """A lock that waits: measurements of other kernelcrew processes on the same core go first. `waits` is told when a
+    wait begins, `waited` how long it was."""
     path = Path(tempfile.gettempdir()) / f"kernelcrew-{os.getuid()}-core-{'any' if core is None else core}.lock"
 
     @contextmanager
     def lock() -> Iterator[None]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waits()
+                began = time.monotonic()
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                waited(time.monotonic() - began)
             yield
         finally:
             os.close(handle)

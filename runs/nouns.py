@@ -10,6 +10,8 @@ from kernelcrew.agents.nouns import BottleneckSummary, Review, Usage
 from kernelcrew.kernels.nouns import Candidate, Patch, Proposal
 from kernelcrew.platforms.nouns import Machine
 from kernelcrew.record import Record
+from kernelcrew.runs.domain import Domain
+from kernelcrew.tools.bus import Refusal
 from kernelcrew.tools.nouns import AlphaPlan, Build, Decision, Noise, Profile, Timing, Verdict, Verification
 
 
@@ -65,6 +67,12 @@ class Lock(Record):
     """Containment in use."""
     code: dict[str, str] = Field(default_factory=dict)
     """Hashes of the verification and timing code."""
+    python: str = ""
+    """Version of the interpreter."""
+    reference: str = ""
+    """Hash of the operator's reference.py."""
+    worker: str = ""
+    """Hash of the C sources that run candidates."""
 
 
 class Start(Record):
@@ -84,6 +92,10 @@ class Start(Record):
     """Model option."""
     base_url: str = ""
     """Model server."""
+    price_in: float | None = None
+    """USD per million tokens read; None: unknown."""
+    price_out: float | None = None
+    """The same per million tokens written."""
     rounds: int
     """Rounds at most."""
     budget_min: float
@@ -96,6 +108,10 @@ class Start(Record):
     """The lock."""
     started: str
     """ISO time."""
+    overridden: tuple[str, ...] = ()
+    """What the preflight refused and `--anyway` overrode."""
+    anyway: bool = False
+    """Whether the run works in a copy when the user's repository does not hold the operator as it stands."""
 
 
 class Baseline(Record):
@@ -140,6 +156,10 @@ class Trial(Record):
     """Knob values the autotuner chose."""
     tried_values: tuple[tuple[str, float], ...] = ()
     """Every configuration screened and its overall ratio."""
+    tuning: str = ""
+    """Why the autotuner stopped: exhausted, allowance, plateau or time; empty when it had nothing to search."""
+    replayed: int = 0
+    """Configurations whose figures were read from the cache of an earlier search."""
 
 
 class AblationRow(Record):
@@ -217,6 +237,10 @@ class Settled(Record):
     """The ref that was moved."""
     candidate: Candidate | None = None
     """The new incumbent."""
+    refused: Refusal | None = None
+    """Why an adopted proposal was not committed: the team's level does not reach that far."""
+    domain: Domain | None = None
+    """What the adoption was shown for, what it was not, and where it loses."""
 
 
 class RoundRecord(Record):
@@ -234,6 +258,8 @@ class RoundRecord(Record):
     """The proposer's note, or why the round failed."""
     blocked: tuple[str, ...] = ()
     """Changes that memory refutes and the guard took out, each with its reason."""
+    given_by: str = ""
+    """Whose patch had the round; empty for a round of the team."""
 
 
 class StageCost(Record):
@@ -276,3 +302,5 @@ class RunRecord(Record):
     """By stage."""
     report: str
     """Path of the HTML file."""
+    overridden: tuple[str, ...] = ()
+    """What the preflight refused and `--anyway` overrode."""

@@ -53,6 +53,22 @@ def propose(crew: Crew, number: int, standing: Standing, summary: BottleneckSumm
     return proposed
 
 
+def guarded_given(crew: Crew, number: int, standing: Standing, proposal: Proposal) -> Proposed:
+    """A person's proposal against the same guard: it is tried whole, or not at all and with the reference."""
+    proposed = crew.journal.do(
+        f"r{number}.guard", Proposed, [proposal, standing.candidate], lambda: _all_or_none(crew, standing, proposal)
+    )
+    for one in proposed.blocked:
+        crew.say("propose", f"not tried again: {one.change} ({one.reason})", round_number=number)
+    return proposed
+
+
+def _all_or_none(crew: Crew, standing: Standing, proposal: Proposal) -> Proposed:
+    found = guarded(crew, standing, proposal)
+    against = (*found.refuted, *found.already_in)
+    return Proposed(kept=() if against else (proposal,), blocked=against, reopened=found.reopened)
+
+
 def _guarded(crew: Crew, number: int, standing: Standing, answer: ProposalSet) -> Proposed:
     kept: list[Proposal] = []
     blocked: list[Refuted] = []

@@ -45,21 +45,24 @@ def measure_baseline(crew: Crew) -> Baseline:
     crew.say("baseline", "build the start kernel, the incumbent, and the start with contract flags alone")
     builds = j.do("baseline.build", Builds, [c.identity for c in args.candidates], lambda: bus.need(BUILD, args)).builds
     first, second, third = (fresh(crew, c, b) for c, b in zip(args.candidates, builds, strict=True))
-    _must_build(first, second)
+    adopted = found.source if incumbent.identity != start.identity else ""
+    _must_build(crew.operator, crew.start.backend, first)
+    _must_build(crew.operator, crew.start.backend, second, adopted)
     crew.say("baseline", "verify over all shapes, distributions and fresh seeds")
     checked = j.do(
         "baseline.verify", Verification, second.artifact_hash, lambda: bus.need(VERIFY, VerifyArgs(build=second))
     )
     if checked.status != "ok":
         fix = "mend the start kernel, or the limits in operator.toml with their reason"
-        raise UnfitBaseline(f"the kernel this run starts from is not right: {checked.reason}", fix=fix)
+        which = _named(crew.operator, crew.start.backend, adopted)
+        raise UnfitBaseline(f"{which} is not right: {checked.reason}", fix=fix)
     crew.say("baseline", "hold the incumbent against its own copy")
     noise = j.do("baseline.noise", Noise, second.artifact_hash, lambda: bus.need(NOISE, BuildRef(build=second)))
     crew.say("baseline", noise.reason, status="info" if noise.quiet else "warn")
     profile = profiled(crew, "baseline.profile", incumbent, second)
     crew.say("baseline", "time the start with contract flags alone")
     flags = screened(crew, "baseline.flags", (third,), first, REPORT_BLOCKS)[0] if third.status == "ok" else None
-    over = screened(crew, "baseline.over_start", (second,), first, REPORT_BLOCKS)[0] if incumbent != start else None
+    over = screened(crew, "baseline.over_start", (second,), first, REPORT_BLOCKS)[0] if adopted else None
     baseline = Baseline(
         start=start,
         incumbent=incumbent,
@@ -122,10 +125,16 @@ def with_contract_flags(operator: Operator, backend: str, start: Candidate) -> C
     return start.model_copy(update={"variants": (Variant(source=variant.source, plan=plan),)})
 
 
-def _must_build(*builds: Build) -> None:
-    for build in builds:
-        if build.status != "ok":
-            words = "; ".join(f"line {d.line}: {d.message}" for d in build.diagnostics[:3])
-            raise UnfitBaseline(
-                f"the kernel this run starts from does not build ({build.stage}): {words}", fix="mend the start kernel"
-            )
+def _must_build(operator: Operator, backend: str, build: Build, adopted: str = "") -> None:
+    if build.status != "ok":
+        bad = [d for d in build.diagnostics if d.kind not in ("warning", "note")] or list(build.diagnostics)
+        words = "; ".join(f"{d.at}{d.message}" for d in bad[:3])
+        which = _named(operator, backend, adopted)
+        raise UnfitBaseline(f"{which} does not build ({build.stage}): {words}", fix="mend the start kernel")
+
+
+def _named(operator: Operator, backend: str, adopted: str) -> str:
+    """The kernel that a run starts from, by its file or by the commit that adopted it."""
+    if adopted:
+        return f"the kernel this run starts from ({adopted})"
+    return f"the start kernel itself, {operator.folder / operator.backends[backend].source},"

@@ -10,6 +10,7 @@ from kernelcrew.memory.summary import rationales, tried_patch
 from kernelcrew.record import Record
 from kernelcrew.runs.crew import Crew, Standing
 from kernelcrew.runs.nouns import Judged, Settled
+from kernelcrew.runs.tuning import values_of
 
 
 class Remembered(Record):
@@ -26,8 +27,12 @@ def remember(crew: Crew, number: int, standing: Standing, judged: list[Judged], 
     crew.say("remember", f"{len(judged)} summaries", round_number=number)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     inputs = [[j.proposal, j.decision] for j in judged]
+    people = [j.trial.patch.author for j in judged if j.trial.patch.author.startswith("person:")]
     kept = crew.journal.do(
-        f"r{number}.remember", Remembered, inputs, lambda: entries(judged, settled, conditions(crew, standing, now))
+        f"r{number}.remember",
+        Remembered,
+        inputs,
+        lambda: entries(judged, settled, conditions(crew, standing, now, people[0] if people else "")),
     )
     for tried in kept.tried:
         crew.memory.remember(tried)
@@ -36,8 +41,8 @@ def remember(crew: Crew, number: int, standing: Standing, judged: list[Judged], 
     return kept
 
 
-def conditions(crew: Crew, standing: Standing, now: str) -> Conditions:
-    """Where, on what and by whom."""
+def conditions(crew: Crew, standing: Standing, now: str, person: str = "") -> Conditions:
+    """Where, on what and by whom: the team's model, or the person whose patch had the round."""
     tool = crew.machine.toolchain
     return Conditions(
         run=crew.start.run,
@@ -48,7 +53,7 @@ def conditions(crew: Crew, standing: Standing, now: str) -> Conditions:
         compiler=f"{tool.name} {tool.version}",
         circumstances=crew.machine.circumstances(),
         incumbent=standing.candidate.identity,
-        author="recipe" if crew.start.model == "recipes" else crew.start.model,
+        author=person or ("recipe" if crew.start.model == "recipes" else crew.start.model),
         created=now,
     )
 
@@ -103,10 +108,9 @@ def fates_of(one: Judged) -> dict[str, Fate]:
 def tried_knobs(one: Judged) -> dict[str, tuple[int, ...]]:
     """Knob name to every value that was screened, from the labels of the autotuner and the first values."""
     found: dict[str, set[int]] = {k.name: {k.value} for c in one.trial.proposal.changes for k in c.knobs}
-    for label, _ in one.trial.tried_values:
-        for pair in label.split():
-            name, _, value = pair.partition("=")
-            found.setdefault(name, set()).add(int(value))
+    for text, _ in one.trial.tried_values:
+        for name, value in values_of(text).items():
+            found.setdefault(name, set()).add(value)
     return {name: tuple(sorted(values)) for name, values in found.items()}
 
 

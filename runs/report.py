@@ -12,14 +12,15 @@ from jinja2 import Environment, StrictUndefined
 from kernelcrew.errors import StoreError
 from kernelcrew.kernels.nouns import Candidate
 from kernelcrew.kernels.planfile import to_files
-from kernelcrew.platforms.nouns import Platform
 from kernelcrew.record import Record
 from kernelcrew.runs.journal import payload_of, read_steps
 from kernelcrew.runs.nouns import Baseline, RoundRecord, RunRecord, Start, Step
+from kernelcrew.runs.outcome import Seen, best_seen, outcome_of, seen_words
+from kernelcrew.runs.permissions import WORDS, Held
 from kernelcrew.runs.remembering import fate
-from kernelcrew.runs.report_charts import RatioRow, Roof, RoofPoint, cost_bars, ratio_chart, roofline
+from kernelcrew.runs.report_charts import COLOURS, RatioRow, cost_bars, ratio_chart
 from kernelcrew.runs.stages import stage_seconds
-from kernelcrew.tools.nouns import Profile, Timing
+from kernelcrew.tools.nouns import Profile, ShapeProfile, Timing
 
 
 class Story(Record):
@@ -66,10 +67,13 @@ def render(steps: list[Step]) -> str:
         rounds=[_round(story, r) for r in story.rounds],
         end=story.end,
         ratios=ratio_chart(_ratio_rows(story)),
-        roofline=_roofline(story),
+        seen=_only_seen(story),
+        colours=COLOURS,
+        shares=_shares(story),
         costs=_costs(story, seconds),
         cost_bars=cost_bars(list(seconds.items())),
         headline=headline(story),
+        permission=_permission(steps),
         classes=_classes(story),
         shapes=_shapes(story),
         final_files=to_files(story.end.final) if story.end and story.adopted else {},
@@ -99,11 +103,13 @@ def headline(story: Story) -> str:
     """One sentence that says how the run ended."""
     if story.end is None:
         return f"unfinished: kernelcrew resume {story.start.run} goes on with it"
-    kept = [change for r in story.rounds for s in r.settled if s.candidate for change in s.candidate.changes]
-    if not kept:
-        return "nothing was adopted: the incumbent stays"
-    plural = "s" if len(kept) > 1 else ""
-    return f"adopted {len(kept)} change{plural}: {', '.join(kept)}"
+    return outcome_of(story.rounds)
+
+
+def _permission(steps: list[Step]) -> str:
+    """The team's level and what it came from last; '' for runs from before levels were journalled."""
+    found = payload_of(steps, "permission", Held)
+    return f"{WORDS[found.rung]} ({found.why[-1]})" if found else ""
 
 
 def _classes(story: Story) -> list[dict[str, Any]]:
@@ -114,7 +120,11 @@ def _classes(story: Story) -> list[dict[str, Any]]:
     over_start = story.end.final_over_start if story.end else None
     over_incumbent = story.end.final_timing if story.end else None
     columns = {"start": over_start, "incumbent": over_incumbent, "flags": story.baseline.flags_alone}
-    return [{"name": n, **{k: _of(t, n) for k, t in columns.items()}} for n in names]
+    seen = None if story.adopted else best_seen(story.rounds)
+    return [
+        {"name": n, "seen": seen_words(seen, n) if seen else "", **{k: _of(t, n) for k, t in columns.items()}}
+        for n in names
+    ]
 
 
 def _of(timing: Timing | None, name: str) -> Any:
@@ -129,7 +139,9 @@ def _shapes(story: Story) -> list[dict[str, Any]]:
 
 
 def _ratio_rows(story: Story) -> list[RatioRow]:
-    timing = story.end.final_over_start if story.end else None
+    """Of the final kernel over the start; where none was adopted, of the best that was seen, over the incumbent."""
+    seen = _only_seen(story)
+    timing = seen.timing if seen else story.end.final_over_start if story.end else None
     if timing is None or story.baseline is None:
         return []
     flags = {s.shape: s.ratio for s in story.baseline.flags_alone.shapes} if story.baseline.flags_alone else {}
@@ -141,27 +153,35 @@ def _ratio_rows(story: Story) -> list[RatioRow]:
     ]
 
 
-def _roofline(story: Story) -> str:
+def _only_seen(story: Story) -> Seen | None:
+    """The best that was measured and not adopted, where nothing was."""
+    return None if story.adopted else best_seen(story.rounds)
+
+
+def _shares(story: Story) -> list[dict[str, Any]]:
+    """By shape: how much of the ceiling that binds it was reached, before and after, in percent."""
     if story.baseline is None:
-        return ""
-    platform: Platform = story.start.lock.machine.platform
-    after = {s.shape: s.gflop_s for s in story.profile.shapes} if story.profile and story.adopted else {}
-    points = [
-        RoofPoint(
-            shape=s.shape,
-            shape_class=s.shape_class,
-            intensity=s.gflop_s / s.gb_s,
-            before=s.gflop_s,
-            after=after.get(s.shape),
-        )
+        return []
+    after = {s.shape: s.share for s in story.profile.shapes} if story.profile and story.adopted else {}
+    return [
+        {
+            "shape": s.shape,
+            "name": s.shape_class,
+            "before": 100 * s.share,
+            "after": 100 * after[s.shape] if s.shape in after else None,
+            "ceiling": _ceiling(s),
+        }
         for s in story.baseline.profile.shapes
-        if s.gb_s > 0 and s.gflop_s > 0
     ]
-    levels = list(dict.fromkeys(p.level for p in platform.peaks if p.name == "read"))
-    roofs = [Roof(label=level, gb_s=p.value) for level in levels if (p := platform.peak("read", level))]
-    core = platform.peak("fma", "core")
-    fma = core.value if core else 0.0
-    return roofline(points, roofs, fma) if fma else ""
+
+
+def _ceiling(shape: ShapeProfile) -> str:
+    """The ceiling whose share is the larger one: `L1 255 GB/s` or `FMA 90 GFLOP/s`."""
+    by_flops = shape.gflop_s / shape.peak_gflop_s if shape.peak_gflop_s else 0.0
+    by_bytes = shape.gb_s / shape.peak_gb_s if shape.peak_gb_s else 0.0
+    if by_flops > by_bytes:
+        return f"FMA {shape.peak_gflop_s:.0f} GFLOP/s"
+    return f"{shape.level} {shape.peak_gb_s:.0f} GB/s"
 
 
 def _costs(story: Story, seconds: dict[str, float]) -> list[dict[str, Any]]:

@@ -1,10 +1,10 @@
-"""Charts as plain SVG text: ratios by shape with intervals, and the roofline. No script, no outside file."""
+"""Charts as plain SVG text: ratios by shape with intervals, seconds by stage. No script, no outside file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
-from math import ceil, floor, log2, log10
+from math import ceil, floor, log2
 
 from kernelcrew.record import Record
 
@@ -20,41 +20,13 @@ class RatioRow(Record):
     shape_class: str
     """Its class."""
     ratio: float
-    """Over the start kernel."""
+    """Over the kernel it was held against."""
     low: float
     """Interval."""
     high: float
     """Interval."""
     flags: float | None = None
     """What contract flags alone give there."""
-
-
-class Roof(Record):
-    """One ceiling."""
-
-    label: str
-    """For the reader."""
-    gb_s: float
-    """Bandwidth of the level."""
-
-
-LABEL_PX = 110
-"""Room that the name of a ceiling takes."""
-
-
-class RoofPoint(Record):
-    """One shape on the roofline."""
-
-    shape: str
-    """Its key."""
-    shape_class: str
-    """Its class."""
-    intensity: float
-    """Flops a byte."""
-    before: float
-    """GFLOP/s of the start of the run."""
-    after: float | None
-    """GFLOP/s of the final kernel; None when nothing was adopted."""
 
 
 def ratio_chart(rows: Sequence[RatioRow]) -> str:
@@ -70,7 +42,7 @@ def ratio_chart(rows: Sequence[RatioRow]) -> str:
     def x(value: float) -> float:
         return left + (log2(max(value, 1e-3)) - lo) / (hi - lo) * (WIDTH - left - right)
 
-    parts = [_open(WIDTH, height, "Measured ratio over the start kernel by shape")]
+    parts = [_open(WIDTH, height, "Measured ratio by shape")]
     for power in range(ceil(lo), floor(hi) + 1):
         at = x(2.0**power)
         parts.append(_line((at, top - 6), (at, height - 28), "axis strong" if power == 0 else "axis"))
@@ -94,48 +66,6 @@ def ratio_chart(rows: Sequence[RatioRow]) -> str:
     return "".join([*parts, "</svg>"])
 
 
-def roofline(points: Sequence[RoofPoint], roofs: Sequence[Roof], fma_gflop_s: float) -> str:
-    """GFLOP/s over flops a byte, both logarithmic: hollow before, filled after, under the measured ceilings."""
-    if not points or not roofs:
-        return ""
-    xs = [p.intensity for p in points if p.intensity > 0] or [0.25]
-    x_lo, x_hi = floor(log10(min(xs)) - 0.5), ceil(log10(max(xs)) + 0.9)
-    ys = [v for p in points for v in (p.before, p.after or p.before) if v > 0] or [1.0]
-    y_lo, y_hi = floor(log10(min(ys))), ceil(log10(max(*ys, fma_gflop_s)))
-    left, right, top, height = 70, 170, 16, 380
-
-    def x(value: float) -> float:
-        return left + (log10(value) - x_lo) / (x_hi - x_lo) * (WIDTH - left - right)
-
-    def y(value: float) -> float:
-        return height - 40 - (log10(max(value, 1e-9)) - y_lo) / (y_hi - y_lo) * (height - 40 - top)
-
-    parts = [_open(WIDTH, height, "Roofline"), *_grid((x_lo, x_hi), (y_lo, y_hi), x, y, height)]
-    beside = y(fma_gflop_s) + 4
-    for roof in sorted(roofs, key=lambda r: -r.gb_s):
-        knee = fma_gflop_s / roof.gb_s
-        first = max(10.0**x_lo, 10.0**y_lo / roof.gb_s)
-        last = min(knee, 10.0**x_hi)
-        parts.append(_line((x(first), y(first * roof.gb_s)), (x(last), y(last * roof.gb_s)), "roof"))
-        label = f"{roof.label} {roof.gb_s:.0f} GB/s"
-        if x(last) > WIDTH - right - LABEL_PX:  # no room above the line's end: in the margin, below the one before
-            beside = max(beside + 14, y(last * roof.gb_s) + 4)
-            parts.append(_text(WIDTH - right + 6, beside, label, "tick", "start"))
-        else:
-            parts.append(_text(x(last) - 4, y(last * roof.gb_s) - 5, label, "tick", "end"))
-    parts.append(
-        _line(
-            (x(min(fma_gflop_s / max(r.gb_s for r in roofs), 10.0**x_hi)), y(fma_gflop_s)),
-            (x(10.0**x_hi), y(fma_gflop_s)),
-            "roof",
-        )
-    )
-    parts.append(_text(x(10.0**x_hi) + 6, y(fma_gflop_s) + 4, f"FMA {fma_gflop_s:.0f} GFLOP/s", "tick", "start"))
-    for index, point in enumerate(points):
-        parts.append(_point(point, x(point.intensity) + (index - (len(points) - 1) / 2) * 5, y))
-    return "".join([*parts, "</svg>"])
-
-
 def cost_bars(costs: Sequence[tuple[str, float]]) -> str:
     """One bar a stage, seconds."""
     if not costs:
@@ -153,40 +83,6 @@ def cost_bars(costs: Sequence[tuple[str, float]]) -> str:
         )
         parts.append(_text(left + width + 8, y + 15, f"{seconds:.1f} s", "value", "start"))
     return "".join([*parts, "</svg>"])
-
-
-def _grid(
-    xr: tuple[int, int], yr: tuple[int, int], x: Callable[[float], float], y: Callable[[float], float], height: int
-) -> list[str]:
-    parts: list[str] = []
-    for power in range(xr[0], xr[1] + 1):
-        at = x(10.0**power)
-        parts.append(_line((at, y(10.0 ** yr[1])), (at, y(10.0 ** yr[0])), "axis"))
-        parts.append(_text(at, height - 22, f"{10.0**power:g}", "tick", "middle"))
-    for power in range(yr[0], yr[1] + 1):
-        at = y(10.0**power)
-        parts.append(_line((x(10.0 ** xr[0]), at), (x(10.0 ** xr[1]), at), "axis"))
-        parts.append(_text(x(10.0 ** xr[0]) - 8, at + 4, f"{10.0**power:g}", "tick", "end"))
-    parts.append(_text(x(10.0 ** ((xr[0] + xr[1]) / 2)), height - 4, "flops a byte", "tick", "middle"))
-    parts.append(_text(14, 12, "GFLOP/s", "tick", "start"))
-    return parts
-
-
-def _point(point: RoofPoint, at: float, y: Callable[[float], float]) -> str:
-    colour = COLOURS.get(point.shape_class, "var(--fg)")
-    last = point.before if point.after is None else point.after
-    title = f"<title>{escape(point.shape)}: {point.before:.2f} to {last:.2f} GFLOP/s</title>"
-    parts = [
-        f'<g>{title}<circle cx="{at:.1f}" cy="{y(point.before):.1f}" r="4" fill="var(--bg)" stroke="{colour}" '
-        'stroke-width="1.5"/>'
-    ]
-    if point.after is not None:
-        parts.append(
-            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y(point.before):.1f}" y2="{y(point.after):.1f}" '
-            f'stroke="{colour}" opacity="0.5"/>'
-        )
-        parts.append(f'<circle cx="{at:.1f}" cy="{y(point.after):.1f}" r="4.5" fill="{colour}"/>')
-    return "".join([*parts, "</g>"])
 
 
 def _open(width: int, height: float, title: str) -> str:

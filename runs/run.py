@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from kernelcrew.agents.nouns import Usage
 from kernelcrew.runs.crew import Crew, Standing
+from kernelcrew.runs.lockfile import write_lock
 from kernelcrew.runs.nouns import Baseline, RoundRecord, RunRecord, StageCost
 from kernelcrew.runs.reading import measure_baseline, standing_of
 from kernelcrew.runs.round import play_round
@@ -53,7 +54,7 @@ def _kept(crew: Crew, record: RoundRecord) -> RoundRecord:
 
 def _stop_reason(crew: Crew, stops: tuple[Stop, ...], rounds: tuple[RoundRecord, ...]) -> str:
     """A round that the journal already holds is always replayed: a resume ends where the run would have."""
-    done = crew.journal.find(f"r{len(rounds) + 1}.read") is not None
+    done = crew.journal.find(f"r{len(rounds) + 1}.queue") is not None
     return "" if done else first_reason(stops, rounds)
 
 
@@ -75,8 +76,11 @@ def _record(
         final_over_start=over_start,
         costs=costs(crew),
         report=str(crew.journal.folder / "report.html"),
+        overridden=crew.start.overridden,
     )
-    return crew.journal.do("end", RunRecord, [r.number for r in rounds], lambda: record)
+    kept = crew.journal.do("end", RunRecord, [r.number for r in rounds], lambda: record)
+    write_lock(crew.journal.folder)
+    return kept
 
 
 def final_figures(crew: Crew, baseline: Baseline, standing: Standing) -> tuple[Timing | None, Timing | None]:

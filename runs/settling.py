@@ -7,9 +7,10 @@ from kernelcrew.kernels.planfile import to_files
 from kernelcrew.record import Record
 from kernelcrew.runs.crew import Crew, Standing
 from kernelcrew.runs.decision import figures
+from kernelcrew.runs.domain import Domain, domain_of
 from kernelcrew.runs.nouns import Judged, Settled
 from kernelcrew.runs.trying import composed
-from kernelcrew.tools.bus import Level, Tool
+from kernelcrew.tools.bus import Level, Refusal, Tool
 
 
 class CommitArgs(Record):
@@ -54,11 +55,18 @@ class Commits(Record):
     """Oldest first."""
     ref: str = ""
     """The ref that was moved."""
+    refused: Refusal | None = None
+    """Why nothing was made: the caller's level does not reach that far."""
 
 
 CommitArgs.model_rebuild()
 COMMIT = Tool(
-    "commit", "Commit kept changes on the run's branch and move the incumbent's ref", CommitArgs, Commits, Level.COMMIT
+    "commit",
+    "Commit kept changes on the run's branch and move the incumbent's ref",
+    CommitArgs,
+    Commits,
+    Level.COMMIT,
+    frozenset({"runs", "person"}),
 )
 KEEP_TRIAL = Tool("keep_trial", "Keep a trial's tree under its own ref", TrialArgs, Commits, Level.WRITE_SCRATCH)
 
@@ -68,7 +76,8 @@ def keep_trials(crew: Crew, judged: list[Judged]) -> None:
     for one in judged:
         if one.trial.candidate is None:
             continue
-        args = TrialArgs(run=crew.start.run, proposal=one.proposal, files=to_files(one.trial.candidate))
+        files = to_files(one.trial.candidate, crew.repo.kernel)
+        args = TrialArgs(run=crew.start.run, proposal=one.proposal, files=files)
         crew.journal.do(f"trial_ref.{one.proposal}", Commits, args, lambda args=args: crew.bus.need(KEEP_TRIAL, args))  # type: ignore[misc]
 
 
@@ -85,10 +94,36 @@ def settle(crew: Crew, number: int, standing: Standing, judged: Judged) -> Settl
     args = CommitArgs(
         branch=branch, parent=standing.commit, steps=commit_steps(crew, standing, judged, candidate), incumbent=target
     )
-    made = crew.journal.do(f"r{number}.settle.{judged.proposal}", Commits, args, lambda: crew.bus.need(COMMIT, args))
+    caller = "person" if judged.trial.patch.author.startswith("person") else "runs"
+    made = crew.journal.do(f"r{number}.settle.{judged.proposal}", Commits, args, lambda: _commit(crew, args, caller))
+    if made.refused is not None:
+        crew.say("settle", f"not committed: {made.refused.because}", candidate=judged.proposal, status="warn")
+        return Settled(proposal=judged.proposal, refused=made.refused)
     return Settled(
-        proposal=judged.proposal, branch=branch, commits=made.commits, incumbent_ref=made.ref, candidate=candidate
+        proposal=judged.proposal,
+        branch=branch,
+        commits=made.commits,
+        incumbent_ref=made.ref,
+        candidate=candidate,
+        domain=_domain(crew, judged),
     )
+
+
+def told(judged: Judged, settled: Settled) -> Judged:
+    """The decision says so when the team's level kept an adopted proposal from being committed."""
+    if settled.refused is None:
+        return judged
+    why = f"{judged.decision.reason}; not committed, it stays a trial ref: commit {settled.refused.because}"
+    return judged.model_copy(update={"decision": judged.decision.model_copy(update={"reason": why})})
+
+
+def _domain(crew: Crew, judged: Judged) -> Domain | None:
+    return domain_of(crew.operator, judged.confirmation) if judged.confirmation else None
+
+
+def _commit(crew: Crew, args: CommitArgs, caller: str) -> Commits:
+    found = crew.bus.use(COMMIT, args, caller)
+    return Commits(commits=(), refused=found) if isinstance(found, Refusal) else found
 
 
 def commit_steps(crew: Crew, standing: Standing, judged: Judged, candidate: Candidate) -> tuple[CommitStep, ...]:
@@ -109,18 +144,28 @@ def commit_steps(crew: Crew, standing: Standing, judged: Judged, candidate: Cand
         )
         if isinstance(made, NotApplicable):
             continue
+        domain = _domain(crew, judged) if last else None
         names = ", ".join(c.id for c in waiting)
         steps.append(
             CommitStep(
-                files=to_files(made), subject=f"{crew.operator.name}: {names}"[:72], trailers=_trailers(judged, waiting)
+                files=to_files(made, crew.repo.kernel),
+                subject=f"{crew.operator.name}: {names}"[:72],
+                trailers=(*_trailers(judged, waiting), *_boundary(domain)),
             )
         )
         waiting = []
     return tuple(steps)
 
 
+def _boundary(domain: Domain | None) -> tuple[tuple[str, str], ...]:
+    """On the last commit of a set."""
+    if domain is None:
+        return ()
+    return (("Tested", domain.tested), ("Untested", domain.untested), ("Loses", domain.loses or "nowhere measured"))
+
+
 def _trailers(judged: Judged, changes: list[Change]) -> tuple[tuple[str, str], ...]:
-    lines: list[tuple[str, str]] = []
+    lines: list[tuple[str, str]] = [("Proposed-by", judged.trial.patch.author)]
     for change in changes:
         want = change.expects
         lines.append(("Rationale", change.why))

@@ -13,6 +13,8 @@ STAGES = {
     "profile": "read",
     "propose": "propose",
     "guard": "propose",
+    "queue": "propose",
+    "sweep": "propose",
     "write": "write",
     "trial": "trial",
     "tune": "tune",

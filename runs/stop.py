@@ -42,7 +42,8 @@ class NothingLeft:
     """Stops when the proposer has no direction left that memory does not refute."""
 
     def __call__(self, rounds: tuple[RoundRecord, ...]) -> str:
-        return f"nothing left to propose: {rounds[-1].note}" if rounds and not rounds[-1].judged else ""
+        dry = rounds and not rounds[-1].judged and not rounds[-1].given_by
+        return f"nothing left to propose: {rounds[-1].note}" if dry else ""
 
 
 @dataclass(frozen=True)

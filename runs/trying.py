@@ -14,6 +14,7 @@ from kernelcrew.kernels.nouns import Candidate, NotApplicable, Patch, Proposal
 from kernelcrew.runs.asking import writer_evidence
 from kernelcrew.runs.crew import Crew, Lab, Standing
 from kernelcrew.runs.nouns import Trial
+from kernelcrew.runs.queue import Given
 from kernelcrew.tools.nouns import Build, Stage, Timing, Verdict, Verification
 from kernelcrew.tools.workshop import BUILD, SCREEN, VERIFY, BuildArgs, Builds, ScreenArgs, Screens, VerifyArgs
 
@@ -23,6 +24,17 @@ ATTEMPTS = 3
 """Tries of the patch writer at one proposal."""
 
 TASK = "Write the patch for this proposal: one edit a change, in the order of application."
+
+
+def attempts(crew: Crew, number: int, standing: Standing, proposals: tuple[Proposal, ...]) -> list[Trial]:
+    """Every proposal in turn; those after the first only while time is left to confirm the best of them."""
+    trials: list[Trial] = []
+    for proposal in proposals:
+        if trials and not crew.may(f"r{number}.trial.{proposal.id}", crew.clock.reserve_s()):
+            crew.say("trial", "no time is left for it", round_number=number, candidate=proposal.id, status="warn")
+            continue
+        trials.append(attempt(crew, number, standing, proposal))
+    return trials
 
 
 def attempt(crew: Crew, number: int, standing: Standing, proposal: Proposal) -> Trial:
@@ -55,6 +67,19 @@ def attempt(crew: Crew, number: int, standing: Standing, proposal: Proposal) -> 
         problems.append(verdict.reason + "\n" + _words(verdict.build))
     assert trial is not None
     return trial
+
+
+def attempt_given(crew: Crew, number: int, standing: Standing, given: Given) -> Trial:
+    """A person's patch through the same gates and the same screen. It is not rewritten: what does not fit is told."""
+    if given.trouble:
+        return _failed(given.proposal, "build", f"the patch does not fit: {given.trouble}", 1, given.patch)
+    candidate = composed(crew, standing, given.proposal, given.patch)
+    if isinstance(candidate, NotApplicable):
+        why = f"change {candidate.change} cannot be applied: {candidate.because}"
+        return _failed(given.proposal, "build", why, 1, given.patch)
+    crew.say("trial", f"build, verify, screen {given.proposal.title}", round_number=number, candidate=given.proposal.id)
+    verdict = inspect(crew, f"r{number}.trial.{given.proposal.id}.1", candidate, standing.build)
+    return Trial(proposal=given.proposal, patch=given.patch, candidate=candidate, verdict=verdict)
 
 
 def composed(
@@ -160,10 +185,10 @@ def _failed(proposal: Proposal, stage: Stage, reason: str, tries: int, patch: Pa
 
 def _first_word(build: Build) -> str:
     bad = next((d for d in build.diagnostics if d.kind not in ("warning", "note")), None)
-    return f"line {bad.line}: {bad.kind}: {bad.message}" if bad else f"{build.stage} failed"
+    return f"{bad.at}{bad.kind}: {bad.message}" if bad else f"{build.stage} failed"
 
 
 def _words(build: Build | None) -> str:
     if build is None:
         return ""
-    return "\n".join(f"line {d.line}: {d.kind}: {d.message}" for d in build.diagnostics if d.kind != "note")[:2000]
+    return "\n".join(f"{d.at}{d.kind}: {d.message}" for d in build.diagnostics if d.kind != "note")[:2000]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import ExitStack
 from math import exp, log
 from statistics import median
 
@@ -14,7 +15,7 @@ from kernelcrew.settings import Settings
 from kernelcrew.tools.cores import measuring_core
 from kernelcrew.tools.estats import interval
 from kernelcrew.tools.nouns import Build
-from kernelcrew.tools.rival import Rival
+from kernelcrew.tools.rival import Rival, has_rival
 from kernelcrew.tools.sandbox import choose
 from kernelcrew.tools.timing import Bench
 from kernelcrew.tools.timing_blocks import Stand
@@ -47,7 +48,7 @@ class Yardsticks(Record):
     """Every timed shape against both."""
 
     numpy: tuple[Yardstick, ...]
-    """NumPy's own routine, on the same pinned core."""
+    """NumPy's own routine, on the same pinned core; empty when the operator has no `rival.py`."""
     read: tuple[Yardstick, ...]
     """The better of the bare reads of the inputs, by the same workers over the same buffers."""
     ring_bytes: dict[str, int]
@@ -63,30 +64,36 @@ def hold_against(settings: Settings, operator: Operator, kernel: Build, reads: S
     numpy: list[Yardstick] = []
     read: list[Yardstick] = []
     try:
-        with bench.lab.stand(builds, [KERNEL]) as stand, Rival(operator, core) as rival:
+        with ExitStack() as opened:
+            stand = opened.enter_context(bench.lab.stand(builds, [KERNEL]))
+            rival = opened.enter_context(Rival(operator, core)) if has_rival(operator) else None
             for shape in operator.timed():
-                size = int(parse(operator.cost.bytes).value(shape.axes))
-                rival.prepare(shape, max(2, round(rings[shape.key] / max(1, size))))
+                if rival is not None:
+                    size = int(parse(operator.cost.bytes).value(shape.axes))
+                    rival.prepare(shape, max(2, round(rings[shape.key] / max(1, size))))
                 times = _rounds(stand, rival, shape, list(builds))
                 ours = times.pop(KERNEL)
-                numpy.append(_against(shape, ours, times.pop("numpy")))
+                if rival is not None:
+                    numpy.append(_against(shape, ours, times.pop("numpy")))
                 read.append(min((_against(shape, ours, t) for t in times.values()), key=lambda y: y.ratio))
     finally:
         bench.close()
     return Yardsticks(numpy=tuple(numpy), read=tuple(read), ring_bytes=rings)
 
 
-def _rounds(stand: Stand, rival: Rival, shape: Shape, names: list[str]) -> dict[str, list[float]]:
+def _rounds(stand: Stand, rival: Rival | None, shape: Shape, names: list[str]) -> dict[str, list[float]]:
     """Microseconds of one call of each contender and of NumPy, round by round."""
-    calls = max(1, round(SAMPLE_US / max(rival.batch(1), 0.1)))
+    calls = max(1, round(SAMPLE_US / max(rival.batch(1), 0.1))) if rival else 0
     found: dict[str, list[float]] = {name: [] for name in (*names, "numpy")}
     for index in range(PAIRS):
-        if index % 2:
+        if rival and index % 2:
             found["numpy"].append(rival.batch(calls) / calls)
         for sample in stand.heat(shape, random.sample(names, len(names))).samples:
             found[sample.name].append(sample.elapsed_us / sample.calls)
-        if not index % 2:
+        if rival and not index % 2:
             found["numpy"].append(rival.batch(calls) / calls)
+    if not rival:
+        del found["numpy"]
     return found
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ class SimulatedLab:
         return HostReading(load1=0.1, total=100 * self.clock, idle=50 * self.clock, steal=0.0)
 
     def ring_bytes(self, shape: Shape) -> int:
-        return 8 * shape.axes["rows"] * shape.axes["n"]
+        return 8 * prod(shape.axes.values())
 
     def close(self) -> None:
         self.known.clear()
@@ -248,7 +249,7 @@ def simulate(patch: pytest.MonkeyPatch) -> None:
     patch.setenv("KERNELCREW_EMBEDDER", "lexical")
     patch.setattr(session, "Workshop", SimulatedWorkshop)
     patch.setattr(session, "measure_peaks", peaks)
-    patch.setattr(session, "core_lock", lambda core: no_lock)
+    patch.setattr(session, "core_lock", lambda *_: no_lock)
 
 
 @dataclass
@@ -268,9 +269,10 @@ class Finished:
 
 
 def run(workdir: Path, operator: Path, **asked: Any) -> Finished:
-    """A whole run in this process."""
+    """A whole run in this process; an operator that lies in no repository is worked on in a copy."""
     events: list[Event] = []
-    wanted = Asked.model_validate({"operator": str(operator), "rounds": 1, "budget_min": 10.0, **asked})
+    given = {"operator": str(operator), "rounds": 1, "budget_min": 10.0, "anyway": True}
+    wanted = Asked.model_validate({**given, **asked})
     return finish(open_run(resolve(workdir), wanted, events.append), events)
 
 
@@ -333,10 +335,12 @@ def _dying(death: Death) -> Callable[[Journal, Step], None]:
 
 def share_builds(base: Path, workdir: Path) -> None:
     """Let a working directory use the session's one cache of builds and worker programs; `base` is pytest's own."""
-    cache = base / "flow-builds"
-    cache.mkdir(exist_ok=True)
-    (workdir / ".kernelcrew").mkdir(parents=True, exist_ok=True)
-    (workdir / ".kernelcrew" / "cache").symlink_to(cache, target_is_directory=True)
+    own = workdir / ".kernelcrew" / "cache"
+    own.mkdir(parents=True, exist_ok=True)
+    for name in ("builds", "workers"):
+        shared = base / "flow-builds" / name
+        shared.mkdir(parents=True, exist_ok=True)
+        (own / name).symlink_to(shared, target_is_directory=True)
 
 
 Script = Callable[[Question], Record]

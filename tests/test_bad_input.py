@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -43,18 +44,32 @@ def refuses(said: kit.Said, code: int, *words: str) -> None:
         (("run", "reduction", "--backend", "cuda"), ("unknown backend 'cuda'. Known: c",)),
         (("run", "reduction", "--rounds", "0"), ("--rounds must be at least 1", "fix:")),
         (("run", "reduction", "--budget-min", "0"), ("--budget-min must be above 0", "fix:")),
-        (("run", "reduction", "--rounds", "two"), ("'--rounds'", "valid integer")),
-        (("run", "reduction", "--round", "2"), ("--round", "--rounds")),
-        (("run",), ("Missing argument 'operator'",)),
+        (("run", "reduction", "--rounds", "two"), ("'--rounds'", "fix: give a whole number from 1")),
+        (("run", "reduction", "--budget-min", "nan"), ("--budget-min must be above 0 and finite, got nan", "fix:")),
+        (("run", "reduction", "--budget-min", "inf"), ("--budget-min must be above 0 and finite", "fix:")),
+        (("run", "reduction", "--budget-min", "-3"), ("--budget-min must be above 0", "fix:")),
+        (("judge", "reduction", "--source", "x.c", "--budget-min", "nan"), ("--budget-min must be above 0", "fix:")),
+        (("submit", "reduction", "--patch", "x.c", "--why", "w", "--budget-min", "inf"), ("--budget-min must be",)),
+        (("resume", "last", "--budget-min", "nan"), ("--budget-min must be above 0",)),
+        (("run", "reduction", "--base-url", "http://127.0.0.1:1"), ("no meaning with --model recipes", "fix:")),
+        (("run", "reduction", "--price-in", "1"), ("no meaning with --model recipes", "fix:")),
+        (("run", "reduction", "--model", "openai:x", "--base-url", "notaurl"), ("no http or https address", "fix:")),
+        (("run", "reduction", "--model", "openai:x", "--base-url", "http://a:b/"), ("--base-url", "fix:")),
+        (("run", "reduction", "--workdir", "/nonexistent/x"), ("/nonexistent/x: there is no such folder", "mkdir")),
+        (("doctor", "--workdir", "nowhere"), ("there is no such folder",)),
+        (("query", "why", "--operator", "softmax"), ("unknown operator 'softmax'. Known: ", "reduction")),
+        (("run", "reduction", "--round", "2"), ("--round", "fix: the options of `kernelcrew run` are", "--rounds")),
+        (("run",), ("Missing argument 'operator'", "fix: `kernelcrew run --help`")),
         (("judge", "reductoin", "--source", "x.c"), ("unknown operator 'reductoin'. Known: ",)),
         (("judge", "reduction"), ("--source",)),
         (("resume", "nothing"), ("unknown run 'nothing'. Known: none", "kernelcrew run reduction")),
         (("report", "nothing"), ("unknown run 'nothing'. Known: none",)),
         (("report", "../../etc"), ("unknown run '../../etc'",)),
         (("query", "why", "--platform", "vax"), ("unknown platform 'vax'. Known: ",)),
-        (("query", "why", "-n", "0"), ("-n",)),
+        (("query", "why", "-n", "0"), ("-n", "fix: give a whole number from 1 to 100")),
         (("bench", "reductoin"), ("unknown operator 'reductoin'. Known: ",)),
-        (("dance",), ("dance",)),
+        (("dance",), ("dance", "fix: the commands are approve", "run, runs")),
+        (("memory", "dance"), ("dance", "fix: the commands are export, import, rebuild")),
     ],
     ids=" ".join,
 )
@@ -100,7 +115,7 @@ def garbled(name: str) -> Callable[[Path], None]:
     ("damage", "told"),
     [
         (replaced('name = "reduction"', 'nam = "reduction"'), ("field 'name'",)),
-        (replaced("version = 1", 'version = "one"'), ("field 'version'",)),
+        (replaced("version = 1", 'version = "one"'), ("field 'version'", "not a whole number")),
         (replaced("[contract]", "[contract"), ("not TOML", "line")),
         (replaced("max(n - 1, 0)", "depth"), ("field 'cost.flops'", "depth", "the axes are n, rows")),
         (replaced('source = "start.c"', 'source = "else.c"'), ("field 'backends.c.source'", "else.c")),
@@ -108,7 +123,7 @@ def garbled(name: str) -> Callable[[Path], None]:
         (replaced('args = ["x", "y", "rows", "n"]', 'args = ["x", "y"]'), ("field 'backends.c.args'",)),
         (gone("operator.toml"), ("has no operator.toml",)),
         (gone("start.c"), ("start.c",)),
-        (garbled("operator.toml"), ("cannot be read",)),
+        (garbled("operator.toml"), ("cannot be read", "UTF-8")),
         (garbled("start.c"), ("start.c", "cannot be read")),
     ],
 )
@@ -117,16 +132,15 @@ def test_a_broken_operator_names_file_and_field(
 ) -> None:
     folder = kit.small_operator(tmp_path / "mine")
     damage(folder)
-    refuses(say("run", str(folder), "--workdir", str(tmp_path / "work")), 2, str(folder), "fix:", *told)
+    refuses(say("run", str(folder), "--anyway", "--workdir", str(tmp_path)), 2, str(folder), "fix:", *told)
 
 
 def test_an_operator_without_reference_is_told_before_anything_is_measured(say: kit.Say, tmp_path: Path) -> None:
     folder = kit.small_operator(tmp_path / "mine")
     (folder / "reference.py").unlink()
-    said = say("run", str(folder), "--workdir", str(tmp_path / "work"))
-    assert said.code == 2
-    assert "reference.py" in said.err
-    assert not any(line.startswith(("noise", "profile", "screen")) for line in kit.calls(tmp_path / "work"))
+    said = say("run", str(folder), "--anyway", "--workdir", str(tmp_path))
+    refuses(said, 2, "reference.py: no such file", "fix: write reference(inputs, axes)")
+    assert kit.calls(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -143,7 +157,7 @@ def test_a_start_kernel_that_is_no_base_stops_the_run(
     folder = kit.small_operator(tmp_path / "mine")
     text = (folder / "start.c").read_text()
     (folder / "start.c").write_text(text.replace(old, new))
-    said = say("run", str(folder), "--workdir", str(tmp_path / "work"))
+    said = say("run", str(folder), "--anyway", "--workdir", str(tmp_path))
     assert said.code == 1
     for word in (*told, "fix:"):
         assert word in said.err
@@ -168,7 +182,7 @@ def test_without_git_it_says_what_installs_it(say: kit.Say, tmp_path: Path, monk
         if found:
             (programs / name).symlink_to(found)
     monkeypatch.setenv("PATH", str(programs))
-    said = say("run", "reduction", "--workdir", str(tmp_path / "work"))
+    said = say("run", "reduction", "--workdir", str(tmp_path))
     refuses(said, 1, "git is not on the PATH", "apt-get install git")
 
 
@@ -193,11 +207,25 @@ def test_a_workdir_that_is_no_folder_is_told(say: kit.Say, tmp_path: Path, kind:
     place = tmp_path / "file"
     place.write_text("here already")
     work = place if kind == "a file" else place / "deeper"
-    refuses(say("run", "reduction", "--workdir", str(work)), 1, str(place), "fix:")
-    looked = say("doctor", "--workdir", str(work), "--json")
-    assert looked.code == 0
-    assert {f["what"]: f["state"] for f in looked.last}["working directory"] == "missing"
+    for command in (("run", "reduction"), ("doctor",), ("query", "why"), ("memory", "rebuild"), ("runs",)):
+        refuses(say(*command, "--workdir", str(work)), 2, str(work), "folder", "fix:")
     assert place.read_text() == "here already"
+
+
+def test_no_command_at_all_is_the_help_and_nothing_else(say: kit.Say) -> None:
+    for words in ((), ("memory",), ("lock",)):
+        said = say(*words)
+        assert said.code == 2
+        assert "kernelcrew:" not in said.err
+
+
+def test_a_model_server_that_is_down_is_told_before_anything_is_done(say: kit.Say, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}/v1"
+        words = ("run", "reduction", "--model", "openai:x", "--base-url", url, "--workdir", str(tmp_path))
+        refuses(say(*words), 1, f"no answer from the model server at {url} (connection refused)", "start the server")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_journal_of_a_newer_version_or_a_broken_one_is_told(say: kit.Say, tmp_path: Path) -> None:
@@ -256,7 +284,7 @@ def test_a_full_disk_keeps_what_was_recorded_and_a_resume_finishes(tmp_path: Pat
         tmp_path,
         """
         mount -t tmpfs -o size=400k tmpfs $WORK && prepare
-        $RUN run $OPERATOR --rounds 1 --workdir $WORK; echo first $?
+        $RUN run $OPERATOR --anyway --rounds 1 --workdir $WORK; echo first $?
         cp -r $WORK/.kernelcrew/runs $ELSEWHERE/then
         mount -o remount,size=50m $WORK
         $RUN resume $(ls $WORK/.kernelcrew/runs) --workdir $WORK --json; echo second $?
@@ -277,7 +305,8 @@ def test_a_full_disk_keeps_what_was_recorded_and_a_resume_finishes(tmp_path: Pat
 @needs_mounts
 @pytest.mark.parametrize("size_kib", [16, 100])
 def test_a_disk_too_small_for_anything_is_told(tmp_path: Path, size_kib: int) -> None:
-    script = f"mount -t tmpfs -o size={size_kib}k tmpfs $WORK && prepare; $RUN run $OPERATOR --workdir $WORK; echo $?"
+    small = f"mount -t tmpfs -o size={size_kib}k tmpfs $WORK && prepare"
+    script = f"{small}; $RUN run $OPERATOR --anyway --workdir $WORK; echo $?"
     done = on_a_small_disk(tmp_path, script)
     assert done.stdout == "1\n"
     assert "Traceback" not in done.stderr
@@ -289,7 +318,7 @@ def test_a_disk_too_small_for_anything_is_told(tmp_path: Path, size_kib: int) ->
 def test_a_read_only_workdir_is_told_and_unchanged(tmp_path: Path) -> None:
     script = """
     mount -t tmpfs -o size=1m tmpfs $WORK && mount -o remount,ro $WORK
-    $RUN run $OPERATOR --workdir $WORK; echo $?
+    $RUN run $OPERATOR --anyway --workdir $WORK; echo $?
     $RUN judge $OPERATOR --source $OPERATOR/start.c --workdir $WORK; echo $?
     $RUN doctor --workdir $WORK >&2; echo $?
     ls -A $WORK

@@ -1,11 +1,13 @@
 """Rings of buffers that the parent owns and a worker maps: inputs to read, outputs to fill.
 
-A ring is one sealed memory file with `slots` copies of an operator's inputs or outputs. Two layouts:
+A ring is one sealed memory file with `slots` copies of an operator's inputs or outputs. Three layouts:
 
     guarded   each tensor of each slot lies on pages of its own, its last byte at the end of a page, and the page behind
               it cannot be touched in the worker; what lies before it on its pages is filled with canaries
     packed    slots lie close together, each tensor between canaries at a random offset, one guard at either end: for
               timing, where a page of its own for each small tensor would be measured as well
+    windowed  packed, and each tensor is followed by 64 KiB that belong to it: a worker reads it from another line in
+              each pass over the ring but the last (see `Worker.batch`), so that no pass sees what an earlier one saw
 
 Nothing beyond the 4-byte alignment of the contract is promised in the guarded layout; the packed one keeps offsets to
 multiples of `step_bytes`.
@@ -31,7 +33,9 @@ from kernelcrew.record import Record
 
 PAGE = mmap.PAGESIZE
 LINE = 64
-Layout = Literal["guarded", "packed"]
+Layout = Literal["guarded", "packed", "windowed"]
+WINDOWS = 1024
+"""Lines that a tensor of a windowed ring may begin at: 64 KiB more a tensor, and few samples make more passes."""
 DTYPES: dict[str, Any] = {"float32": np.float32, "float64": np.float64, "int32": np.int32}
 POISONS: dict[str, dict[str, int]] = {
     "nan": {"float32": 0x7FC0DEAD, "float64": 0x7FF80000DEADDEAD, "int32": 0x7FC0DEAD},
@@ -54,6 +58,8 @@ class Placement(Record):
     """First byte, in slot 0."""
     size_bytes: int
     """Bytes of the tensor; 0 is allowed."""
+    slack_bytes: int = 0
+    """Bytes behind it that belong to its later windows (packed inputs)."""
     segment_bytes: tuple[int, int]
     """First byte and length of the whole pages that the worker maps for it in slot 0 (guarded layout)."""
 
@@ -91,10 +97,13 @@ class Ring(ABC):
             raise ValueError(f"step_bytes is a multiple of 4 that divides {LINE}, not {step_bytes}")
         self.axes = dict(axes)
         self.slots = slots
+        self.windows = WINDOWS if layout == "windowed" else 1
         tensors = [t for t in operator.tensors if t.role in self.ROLES]
         sized = [(t, _dims(t, axes)) for t in tensors]
         random = rng if rng is not None else np.random.default_rng()
-        self.plan = _guarded(sized, slots) if layout == "guarded" else _packed(sized, slots, random, step_bytes)
+        self.plan = _guarded(sized, slots) if layout == "guarded" else (
+            _packed(sized, slots, random, step_bytes, (self.windows - 1) * LINE)
+        )
         self._fd = os.memfd_create("ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, self.plan.total_bytes)
         # A worker that could shrink the file would turn the parent's next read into a bus error.
@@ -116,6 +125,16 @@ class Ring(ABC):
         """One tensor of all slots as a strided array of shape (slots, *dims) over the shared memory."""
         place = self._place(name)
         return self._array(DTYPES[place.dtype], place)
+
+    def fillings(self, slot: int) -> list[NDArray[Any]]:
+        """Each tensor of one slot, flat, together with what its later windows read: what is to be filled for timing."""
+        found = []
+        for place in self.plan.placements:
+            dtype = np.dtype(DTYPES[place.dtype])
+            count = (place.size_bytes + place.slack_bytes) // dtype.itemsize
+            start = place.offset_bytes + slot * self.plan.stride_bytes
+            found.append(np.ndarray((count,), dtype=dtype, buffer=self._memory, offset=start))
+        return found
 
     @abstractmethod
     def worker_fd(self) -> int:
@@ -261,7 +280,7 @@ def _guarded(sized: Sequence[tuple[Tensor, tuple[int, ...]]], slots: int) -> Pla
 
 
 def _packed(
-    sized: Sequence[tuple[Tensor, tuple[int, ...]]], slots: int, rng: np.random.Generator, step_bytes: int
+    sized: Sequence[tuple[Tensor, tuple[int, ...]]], slots: int, rng: np.random.Generator, step_bytes: int, slack: int
 ) -> Plan:
     places = []
     first = PAGE + LINE * int(rng.integers(1, PAGE // LINE))
@@ -272,10 +291,10 @@ def _packed(
         places.append(
             Placement(
                 name=tensor.name, dtype=tensor.dtype, dims=dims, offset_bytes=offset, size_bytes=size,
-                segment_bytes=(0, 0),
+                slack_bytes=slack, segment_bytes=(0, 0),
             )
         )
-        cursor = _round_up(offset + size, LINE) + LINE
+        cursor = _round_up(offset + size + slack, LINE) + LINE
     stride = max(cursor - first, LINE)
     total = _round_up(first + slots * stride, PAGE) + PAGE
     return Plan(guarded=False, total_bytes=total, stride_bytes=stride, placements=tuple(places))

@@ -84,7 +84,8 @@ def compile_line(toolchain: Toolchain, backend: Backend, variant: Variant, folde
     json_format = ["-fdiagnostics-format=json"] if toolchain.major <= LAST_JSON else ["-fdiagnostics-plain-output"]
     line = ["env", "-C", str(folder), toolchain.path, *backend.base_flags, *plan.flags]
     line += ["-fopenmp" if plan.threads > 1 else "-fopenmp-simd", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"]
-    line += ["-g1", "-gno-record-gcc-switches", f"-fdebug-prefix-map={folder}=.", *json_format]
+    # A table of jumps cannot be told from a call through a pointer, which is refused: a switch becomes comparisons.
+    line += ["-fno-jump-tables", "-g1", "-gno-record-gcc-switches", f"-fdebug-prefix-map={folder}=.", *json_format]
     line += [f"-fopt-info-vec-all-internals={REMARKS}", "-include", CONTRACT]
     line += [f"-D{name}={value}" for name, value in sorted(plan.defines.items())]
     line += [f"-D{backend.entry}={rename}"] if rename else []

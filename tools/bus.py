@@ -91,8 +91,11 @@ Next = Callable[[Call], Record]
 Wrapper = Callable[[Call, Next], Record]
 
 
-def permission_wrapper(levels: Callable[[str], Level]) -> Wrapper:
-    """Refuses callers the tool does not list, and callers whose level is below the tool's."""
+def permission_wrapper(
+    levels: Callable[[str], Level], refused: Callable[[Refusal, Record], None] = lambda refusal, arguments: None
+) -> Wrapper:
+    """Refuses callers the tool does not list, and callers whose level is below the tool's; `refused` keeps the record
+    of the latter, with the arguments of the call."""
 
     def wrap(call: Call, go_on: Next) -> Record:
         if call.caller not in call.tool.callers:
@@ -100,7 +103,10 @@ def permission_wrapper(levels: Callable[[str], Level]) -> Wrapper:
             return _refuse(call, "caller", f"only {allowed} may call it")
         level = levels(call.caller)
         if level < call.tool.permission:
-            return _refuse(call, "permission", f"needs {call.tool.permission.name.lower()}, has {level.name.lower()}")
+            because = f"needs {call.tool.permission.name.lower()}, has {level.name.lower()}"
+            refusal = _refuse(call, "permission", because)
+            refused(refusal, call.arguments)
+            return refusal
         return go_on(call)
 
     return wrap

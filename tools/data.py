@@ -1,7 +1,8 @@
 """Inputs: how tensors are filled, by distribution, and how timing rings get new contents at memory speed.
 
-The last axis is taken as the one along which values are combined: `cancelling` cancels along it, `special` scatters its
-NaN and infinities over whole rows of it.
+A distribution names the axis along which values are combined (the last one unless it says otherwise): `cancelling`
+cancels along it, `special` scatters its NaN and infinities over whole rows of it. Another axis is moved to the end of a
+view before a filler sees it, so fillers know of the last one alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcrew.errors import HarnessError, UnknownName
+from kernelcrew.kernels.kinds import SYMMETRIC, TIMED
 from kernelcrew.kernels.nouns import Distribution
 
 Array = NDArray[Any]
@@ -28,8 +30,8 @@ RESIDUE = 1.0 / 64.0
 """Share of the first half that cancelling halves leave over: exact cancellation would let an output of zeros pass."""
 CHUNK = 1 << 18
 STOCK = 131_101
-SYMMETRIC = frozenset(("normal", "wide", "tiny", "huge", "denormal"))
-ROTATABLE = SYMMETRIC | {"uniform"}
+SPIKES = 7
+"""Kinds of places of the `spike` distribution."""
 
 
 def fill(distribution: Distribution, rng: np.random.Generator, array: Array) -> None:
@@ -43,8 +45,9 @@ def fill(distribution: Distribution, rng: np.random.Generator, array: Array) -> 
     if array.dtype.kind == "i":
         _integers(distribution, rng, array)
         return
+    along = np.moveaxis(array, distribution.axis, -1) if array.ndim > 1 else array
     with np.errstate(over="ignore", under="ignore"):
-        KINDS[distribution.kind](distribution, rng, array)
+        KINDS[distribution.kind](distribution, rng, along)
     if distribution.kind != "zeros" and array.size >= 8 and not array.any():
         raise HarnessError(f"distribution '{distribution.name}' drew only zeros", fix="mend its bounds")
 
@@ -57,7 +60,7 @@ def fill_large(distribution: Distribution, rng: np.random.Generator, array: Arra
     kernel would be refused.
     """
     one_signed = distribution.kind == "uniform"
-    if array.size <= CHUNK or array.dtype.kind == "i" or distribution.kind not in ROTATABLE or one_signed:
+    if array.size <= CHUNK or array.dtype.kind == "i" or distribution.kind not in TIMED or one_signed:
         fill(distribution, rng, array)
     else:
         Pool(distribution, rng, STOCK).refresh([array], rng, mutations=1024)
@@ -80,7 +83,7 @@ class Pool:
 
     def __init__(self, distribution: Distribution, rng: np.random.Generator, elements: int = 1_000_003) -> None:
         """Draw `elements` values. Raises HarnessError for kinds that have a structure along rows."""
-        if distribution.kind not in ROTATABLE:
+        if distribution.kind not in TIMED:
             fix = "name another timing_distribution in operator.toml"
             raise HarnessError(f"'{distribution.kind}' cannot be drawn for timing", fix=fix)
         self._distribution = distribution
@@ -206,6 +209,34 @@ def _special(distribution: Distribution, rng: np.random.Generator, array: Array)
         array[...] = rows.reshape(array.shape)
 
 
+def _plus_minus(distribution: Distribution, rng: np.random.Generator, array: Array) -> None:
+    """+1 or -1: sums and sums of products are exact in any order, so one term left out or added twice shows."""
+    bits = np.unpackbits(np.frombuffer(rng.bytes(-(-array.size // 8)), np.uint8), count=array.size)
+    np.multiply(bits.reshape(array.shape), 2.0, out=array, casting="same_kind")
+    array -= 1.0
+
+
+def _spike(distribution: Distribution, rng: np.random.Generator, array: Array) -> None:
+    """Zeros but for two or more values a row, at its ends, at random and beside edges of blocks: whatever a kernel does
+    not read at all shows, however long the row."""
+    array[...] = 0.0
+    if array.size == 0:
+        return
+    rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
+    count, terms = rows.shape
+    first, last = int(rng.integers(SPIKES)), terms - 1
+    for spike in range(max(2, -(-SPIKES // count))):
+        for kind in range(SPIKES):
+            number = np.arange((kind + first + spike) % SPIKES, count, SPIKES)
+            edge = (1 << rng.integers(2, 12, number.size)) * rng.integers(1, max(2, terms // 4), number.size)
+            anywhere = rng.integers(0, terms, number.size)
+            places = (last, 0, anywhere, edge - 1, edge, last - 1, last // 2)[kind]
+            signs = 1 - 2 * rng.integers(0, 2, number.size)
+            rows[number, places % terms] = signs * rng.uniform(1.0, 2.0, number.size)
+    if not np.shares_memory(rows, array):
+        array[...] = rows.reshape(array.shape)
+
+
 def _integers(distribution: Distribution, rng: np.random.Generator, array: Array) -> None:
     low, high = _bounds(distribution, 0.0, 128.0)
     first, end = int(low), max(int(high), int(low) + 1)
@@ -214,6 +245,6 @@ def _integers(distribution: Distribution, rng: np.random.Generator, array: Array
 
 KINDS: dict[str, Filler] = {
     "normal": _normal, "uniform": _uniform, "wide": _wide, "cancelling": _cancelling, "tiny": _tiny, "huge": _huge,
-    "denormal": _denormal, "zeros": _zeros, "special": _special,
+    "denormal": _denormal, "zeros": _zeros, "special": _special, "signs": _plus_minus, "spike": _spike,
 }
 """Every kind of distribution, by the name that operator.toml uses."""

@@ -11,6 +11,7 @@ seen at.
 
 from __future__ import annotations
 
+import posixpath
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +25,13 @@ from kernelcrew.tools.git_message import FORMAT, LogEntry, Trailers, message, pa
 from kernelcrew.tools.git_program import LIMITS, Git, ask, environment, identity_of, options, program, refusal
 from kernelcrew.version import VERSION
 
-OWNED = ("plan.toml", "kernel.*", "kernel_v*.*")
+PLAN = "plan.toml"
+OWNED = (PLAN, "kernel.*", "kernel_v*.*")
 """Files of a candidate: one that the next candidate lacks leaves the tree. All other files of the folder stay."""
 
 COMMIT_IT = "git add and git commit the operator first"
+SOURCES = ("operator.toml", "reference.py", "plan.toml", "kernel_v1.c", "kernel_v2.c")
+"""Files of an operator of the user's own that make its current source, besides the kernel itself."""
 
 Step = tuple[Mapping[str, str], str, Trailers]
 """Files of one kept change, the commit's subject, its trailers."""
@@ -46,11 +50,16 @@ class IncumbentRef(Record):
 
 @dataclass(frozen=True)
 class Repo:
-    """One repository and the folder in it that holds the operator (`prefix`, '' for the root; ends with '/')."""
+    """One repository and the folder in it that holds the operator (`prefix`, '' for the root; ends with '/').
+
+    `kernel` is the unconditional kernel's file seen from that folder, for an operator of the user's own; it may lie
+    elsewhere in the repository (`../src/foo.c`). '' stands for a repository that holds a candidate's files alone.
+    """
 
     git: Git
     source_ref: str
     prefix: str = ""
+    kernel: str = ""
 
     @staticmethod
     def for_shipped(home: Path, operator: str, files: Mapping[str, str]) -> Repo:
@@ -75,10 +84,11 @@ class Repo:
         return repo
 
     @staticmethod
-    def at(path: Path) -> Repo:
-        """The user's own repository that holds the folder `path`.
+    def at(path: Path, kernel: str = "") -> Repo:
+        """The user's own repository that holds the folder `path`, with the kernel's file seen from there.
 
-        Raises UserMistake when `path` is in no working tree or nothing in it is committed yet, MissingTool, RepoError.
+        Raises UserMistake when `path` is in no working tree, nothing in it is committed yet, or the kernel lies outside
+        the repository; MissingTool, RepoError.
         """
         if not path.is_dir():
             raise UserMistake(f"{path} is not a folder", fix="name the folder that holds operator.toml")
@@ -88,12 +98,16 @@ class Repo:
             raise refusal(("rev-parse",), found)
         if not found.ok or lines[1] != "true":
             raise UserMistake(f"{path} is not in a git working tree", fix=f"git init there, then {COMMIT_IT}")
-        repo = replace(_repo(Git(program(), Path(lines[0])), "HEAD"), prefix=lines[2])
+        repo = replace(_repo(Git(program(), Path(lines[0])), "HEAD"), prefix=lines[2], kernel=kernel)
+        if kernel and posixpath.normpath(lines[2] + kernel).startswith("../"):
+            fix = "move the kernel into the repository, or the operator's folder into the kernel's"
+            raise UserMistake(f"{path / kernel} lies outside the repository of {path}", fix=fix)
         repo.current_commit()
         return repo
 
     def current_commit(self) -> str:
-        """The user's current source: the last commit on HEAD's branch that touched the folder. Raises UserMistake."""
+        """The user's current source: the last commit on HEAD's branch that touched the folder; with a `kernel`, the
+        kernel, its contract or its plan. Raises UserMistake."""
         if self._resolve(self.source_ref) is None:
             raise UserMistake(f"{self.git.git_dir}: there is no commit yet", fix=COMMIT_IT)
         commit = self.git("rev-list", "-1", self.source_ref, *self._paths()).strip()
@@ -159,13 +173,33 @@ class Repo:
         self._move(ref, commit, old, "adopted")
         return IncumbentRef(commit=commit, reason=f"adopted {commit[:12]}", ref=ref)
 
+    def reset_incumbent(self, operator: str, platform: str, backend: str, commit: str) -> str:
+        """A person's move of the incumbent to any commit that grew from the current source; to the source itself the
+        ref goes away. Gives the commit that the ref now names, '' for none."""
+        ref = self._incumbent_ref(operator, platform, backend)
+        old = self._resolve(ref)
+        if commit == self.current_commit() or not self.descends(commit, self.current_commit()):
+            if old is not None:
+                self.git("update-ref", "--no-deref", "-m", "kernelcrew: taken back", "-d", ref, old)
+            return ""
+        self._move(ref, commit, old, "moved by a person")
+        return commit
+
+    def parent_of(self, commit: str) -> str:
+        """The first parent of a commit. Raises RepoError when it has none."""
+        return self.git("rev-parse", "--verify", f"{commit}^").strip()
+
+    def commit_named(self, name: str) -> str | None:
+        """The commit that a name or an abbreviated hash stands for."""
+        return None if name.startswith("-") else self._resolve(name)
+
     def descends(self, commit: str, ancestor: str) -> bool:
         """Whether `ancestor` is `commit` itself or one of its ancestors."""
         return self.git.maybe("merge-base", "--is-ancestor", ancestor, commit) is not None
 
     def read(self, commit: str, path: str) -> str:
         """The text of one file of the operator's folder at a commit. Raises RepoError when it is not there."""
-        return self.git("cat-file", "blob", f"{commit}:{self.prefix}{path}")
+        return self.git("cat-file", "blob", f"{commit}:{self._place(path)}")
 
     def files_at(self, commit: str) -> tuple[str, ...]:
         """Names of all files of the operator's folder at a commit, relative to it."""
@@ -206,8 +240,23 @@ class Repo:
         return tuple(gone)
 
     def _paths(self) -> list[str]:
-        """What limits a command to the operator's folder."""
+        """What limits a command to the operator's folder, or to the files that make its source."""
+        if self.kernel:
+            return ["--", *(f":(top,literal){self._place(name)}" for name in (*SOURCES, self.kernel))]
         return ["--", f":(top,literal){self.prefix}"] if self.prefix else []
+
+    def _place(self, name: str) -> str:
+        """A file of the operator, seen from the root of the repository. Raises RepoError for what is none."""
+        return posixpath.normpath(self.prefix + (name if name and name == self.kernel else _checked(name)))
+
+    def _stale(self, parent: str, files: Mapping[str, str]) -> list[str]:
+        """Files of the candidate at `parent` that the next one lacks. In a folder of the user's, only what the plan
+        there names is a candidate's; all else is the user's."""
+        found = [n for n in self.files_at(parent) if n not in files and _owned(n)]
+        if not self.kernel or not found:
+            return found
+        plan = self.read(parent, PLAN) if PLAN in self.files_at(parent) else ""
+        return [n for n in found if n == PLAN or f'"{n}"' in plan]
 
     def _worktrees(self) -> list[Path]:
         listed = self.git("worktree", "list", "--porcelain").splitlines()
@@ -229,12 +278,12 @@ class Repo:
 
     def _tree(self, parent: str | None, files: Mapping[str, str]) -> str:
         """The tree of `parent` with `files` in the operator's folder, built in an index file of our own."""
-        stale = [n for n in self.files_at(parent) if n not in files and _owned(n)] if parent else []
+        stale = self._stale(parent, files) if parent else []
         with tempfile.TemporaryDirectory(prefix="kernelcrew-index-") as scratch:
             index = Path(scratch) / "index"
-            lines = [f"0 {'0' * len(parent or '')}\t{self.prefix}{name}\0" for name in stale]
+            lines = [f"0 {'0' * len(parent or '')}\t{self._place(name)}\0" for name in stale]
             for name, blob in zip(files, self._blobs(Path(scratch), files.values()), strict=True):
-                lines.append(f"100644 {blob}\t{self.prefix}{_checked(name)}\0")
+                lines.append(f"100644 {blob}\t{self._place(name)}\0")
             self.git("read-tree", parent or "--empty", index=index)
             self.git("update-index", "-z", "--index-info", stdin="".join(lines), index=index)
             return self.git("write-tree", "--missing-ok", index=index).strip()

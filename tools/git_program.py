@@ -121,6 +121,10 @@ def _fix(said: str) -> str:
         return "use letters, digits, dots and dashes in the names of operators, platforms and runs"
     if "dubious ownership" in said:
         return "the repository belongs to another user: work on a clone of your own"
+    if any(words in said for words in ("No space left", "failed to write", "Read-only", "Permission denied")):
+        return "the disk is full or cannot be written: make room, or choose another --workdir"
+    if "could not set" in said:
+        return "the disk is full or cannot be written: make room, or choose another --workdir"
     if ".lock" in said:
         return "another git command is at work here, or one was killed: wait, or remove the lock file it names"
     if "cannot lock ref" in said and "exists; cannot create" in said:

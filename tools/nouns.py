@@ -28,6 +28,11 @@ class Diagnostic(Record):
     option: str = ""
     """`-Wunused` and the like."""
 
+    @property
+    def at(self) -> str:
+        """`line 7: ` before a message, or nothing where no line is known: a rationale and a plan have none."""
+        return f"line {self.line}: " if self.line else ""
+
 
 class LoopRemark(Record):
     """What the compiler says of one loop."""
@@ -207,6 +212,8 @@ class Timing(Record):
     """Why it is undecided, noisy or invalid."""
     samples: str = ""
     """Content hash of the raw samples in the run's blobs."""
+    input_seed: str = ""
+    """Entropy of the generator that drew inputs, placements and orders of slots, hexadecimal: one for a bench."""
     seconds: float = 0.0
     """Wall clock."""
 
@@ -242,6 +249,10 @@ class Noise(Record):
     """Whether the host can decide at all."""
     reason: str
     """One line for a person."""
+    samples: str = ""
+    """Content hash of the raw samples in the run's blobs: every margin is computed from them."""
+    input_seed: str = ""
+    """As in `Timing`."""
 
 
 class ShapeProfile(Record):

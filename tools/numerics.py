@@ -6,8 +6,9 @@ denormal, 2^-149 takes its place, since no float32 result can come closer.
 
 The mean and the slope are pooled over many elements, since a bias far below the limit of any single one still shows
 there. Each is refused beyond max(limit, 5 standard errors). For the slope of e on reference / scale the limit is 2
-+ E / 20 with E the limit on e: for E = 4 + 3 sqrt(K) that is 2 + 0.15 sqrt(K), within 0.41 of which ten honest
-kernels stayed.
++ E / 20 with E the limit on e, unless the tolerance gives another: for E = 4 + 3 sqrt(K) that is 2 + 0.15 sqrt(K),
+within 0.41 of which ten honest kernels stayed. Operators whose elements share an error (all elements of a softmax row
+are divided by one sum) give their own, since the standard error takes elements to be independent.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ class Limits(Record):
     """Of the pooled signed mean."""
     deviation: float
     """Of the standard deviation."""
+    own_slope: float | None = None
+    """Of the slope on reference / scale, where the tolerance gives one."""
 
     @property
     def slope(self) -> float:
-        return 2.0 + self.error / 20.0
+        return 2.0 + self.error / 20.0 if self.own_slope is None else self.own_slope
 
 
 class Compared(Record):
@@ -69,7 +72,8 @@ def limits_for(operator: Operator, distribution: str, axes: Mapping[str, int]) -
     found = next((t for t in operator.tolerances if t.distribution == distribution), None)
     chosen = found or next((t for t in operator.tolerances if t.distribution == "*"), operator.tolerances[-1])
     error, bias, deviation = (float(parse(text).value(axes)) for text in (chosen.error, chosen.bias, chosen.deviation))
-    return Limits(error=error, bias=bias, deviation=deviation)
+    own = float(parse(chosen.slope).value(axes)) if chosen.slope else None
+    return Limits(error=error, bias=bias, deviation=deviation, own_slope=own)
 
 
 def compare(got: NDArray[Any], value: Doubles, scale: Doubles, limits: Limits, pool: Pooled | None = None) -> Compared:

@@ -10,11 +10,13 @@ import re
 
 from kernelcrew.errors import UserMistake
 from kernelcrew.kernels.expr import parse
+from kernelcrew.kernels.kinds import VALUE_FLAGS
 from kernelcrew.kernels.nouns import Backend, Candidate, LaunchPlan, Operator, Variant
 from kernelcrew.tools import policy_names as names
 from kernelcrew.tools.nouns import Diagnostic
 from kernelcrew.tools.policy_c import judge
 from kernelcrew.tools.policy_tokens import first_comment
+from kernelcrew.tools.scratch import scratch_trouble
 
 MAX_VARIANTS = 3
 MAX_DEFINES = 32
@@ -78,8 +80,8 @@ def plan_policy(plan: LaunchPlan, backend: Backend, operator: Operator) -> tuple
     if plan.entry != backend.entry:
         found.append(_broken("entry", f"the plan calls '{plan.entry}': the contract's function is '{backend.entry}'"))
     for flag in plan.flags:
-        if flag in names.VALUE_FLAGS:
-            found.append(_broken("flag", f"{flag} changes values: {names.VALUE_FLAGS[flag]}; leave it out"))
+        if flag in VALUE_FLAGS:
+            found.append(_broken("flag", f"{flag} changes values: {VALUE_FLAGS[flag]}; leave it out"))
         elif flag not in backend.allowed_flags:
             allowed = " ".join(sorted(backend.allowed_flags))
             found.append(_broken("flag", f"{flag} is not among the operator's flags: {allowed}"))
@@ -89,8 +91,12 @@ def plan_policy(plan: LaunchPlan, backend: Backend, operator: Operator) -> tuple
     if not 1 <= plan.threads <= MAX_THREADS:
         found.append(_broken("threads", f"{plan.threads} threads: from 1 to {MAX_THREADS}"))
     if plan.scratch_bytes is not None:
-        found += _expression("scratch", plan.scratch_bytes, operator)
+        found += _expression("scratch", plan.scratch_bytes, operator) or _scratch(plan.scratch_bytes, operator)
     return tuple(found)
+
+
+def _counted(words: int) -> str:
+    return "1 word is" if words == 1 else f"{words} words are"
 
 
 def rationale_policy(text: str) -> tuple[Diagnostic, ...]:
@@ -102,7 +108,7 @@ def rationale_policy(text: str) -> tuple[Diagnostic, ...]:
     if _ORDERS.search(text):
         return (_broken("rationale", f"it speaks to the reader as an order: leave that out and {add}"),)
     if len(words) < MIN_WORDS:
-        return (_broken("rationale", f"{len(words)} words are too few: {add}"),)
+        return (_broken("rationale", f"{_counted(len(words))} too few, {MIN_WORDS} are the least: {add}"),)
     content = {w.lower() for w in words if len(w) > 2} - _STOCK
     if len(content) < MIN_CONTENT:
         return (_broken("rationale", f"it says nothing of its own: {add}"),)
@@ -142,6 +148,14 @@ def _expression(rule: str, text: str, operator: Operator) -> list[Diagnostic]:
     if unknown:
         axes = ", ".join(a.name for a in operator.axes)
         return [_broken(rule, f"'{text}' uses '{min(unknown)}': the axes are {axes}")]
+    return []
+
+
+def _scratch(text: str, operator: Operator) -> list[Diagnostic]:
+    """The expression on every shape of the manifest; other shapes are judged when they are met."""
+    for shape in operator.shapes:
+        if trouble := scratch_trouble(text, shape.axes):
+            return [_broken("scratch", f"{trouble} on shape {shape.key}")]
     return []
 
 

@@ -36,7 +36,7 @@ def judge(source: str, threads: int) -> list[Diagnostic]:
     found += _words(lexed)
     skip = _attribute_ranges(lexed.tokens)
     found += _attributes(lexed.tokens, skip)
-    defined = _defined(lexed.tokens, macros) | set(macros)
+    defined = _defined(lexed.tokens, macros) | _headed(lexed) | set(macros)
     found += _calls(lexed.tokens, skip, defined, macros, threads)
     for directive in lexed.directives:
         if directive.name == "define" and directive.tokens:
@@ -199,6 +199,19 @@ def _defined(tokens: Sequence[Token], macros: Mapping[str, set[str]]) -> set[str
             after = _close(tokens, after + 1) + 1 if listed else after + 1
         if after < len(tokens) and tokens[after].text == "{":
             found.add(token.text)
+    return found
+
+
+def _headed(lexed: Lexed) -> set[str]:
+    """Functions whose head stands in a macro without parameters, `#define HEAD void f(int n)` and then `HEAD {`."""
+    used = {a.text for a, b in zip(lexed.tokens, lexed.tokens[1:], strict=False) if a.kind == "ident" and b.text == "{"}
+    found: set[str] = set()
+    for directive in lexed.directives:
+        tokens = directive.tokens
+        if directive.name == "define" and len(tokens) > 3 and tokens[0].text in used and tokens[-1].text == ")":
+            name = tokens[_open(tokens, len(tokens) - 1) - 1]
+            if name.kind == "ident" and name.text not in names.BEFORE_PAREN | names.LIBRARY:
+                found.add(name.text)
     return found
 
 

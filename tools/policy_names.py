@@ -110,15 +110,6 @@ ATTRIBUTES = words(
     """
 )
 
-VALUE_FLAGS = {
-    "-ffast-math": "it lets NaN, infinities and signed zeros be wrong and links a constructor that flushes denormals",
-    "-Ofast": "it includes -ffast-math",
-    "-funsafe-math-optimizations": "it links a constructor that flushes denormals",
-    "-ffinite-math-only": "it lets NaN and infinities be wrong",
-    "-freciprocal-math": "it changes the value of divisions beyond rounding of the contract",
-}
-"""Flags that change values, and what they break."""
-
 
 def is_type(name: str) -> bool:
     """Whether `name` is a type of the language or of an allowed header."""

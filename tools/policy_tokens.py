@@ -78,7 +78,8 @@ class Lexed(NamedTuple):
 
 def lex(source: str) -> Lexed:
     """Tokens, directives and comments of `source`."""
-    text, lines = _joined(source)
+    # gcc skips a byte order mark at the start; it ends no line.
+    text, lines = _joined(source.removeprefix("\ufeff"))
     result = Lexed([], [], [], [])
     held: list[Token] | None = None
     fresh, joined = True, False
@@ -116,7 +117,7 @@ def first_comment(source: str) -> str:
         return ""
     words = [comments[0][1]]
     last = comments[0][0]
-    if source.lstrip().startswith("//"):
+    if source.removeprefix("\ufeff").lstrip().startswith("//"):
         for line, text in comments[1:]:
             if line != last + 1:
                 break

@@ -31,7 +31,7 @@ def serve(link: socket.socket, path: str, largest: int) -> None:
             return
         try:
             if reference is None:
-                reference = runpy.run_path(path)["reference"]
+                reference = runpy.run_path(path).get("reference")
             answer = _compute(reference, json.loads(message), descriptors)
         except Exception as error:  # noqa: BLE001 - whatever the operator's code raises becomes an answer
             answer = {"error": _words(error, path)}
@@ -41,7 +41,9 @@ def serve(link: socket.socket, path: str, largest: int) -> None:
         link.send(json.dumps(answer).encode())
 
 
-def _compute(reference: Callable[..., Any], asked: dict[str, Any], descriptors: list[int]) -> dict[str, str]:
+def _compute(reference: Callable[..., Any] | None, asked: dict[str, Any], descriptors: list[int]) -> dict[str, str]:
+    if not callable(reference):
+        return {"error": "it defines no function reference(inputs, axes)"}
     given, taken = (_mapped(descriptor) for descriptor in descriptors)
     inputs = {
         item["name"]: np.ndarray(tuple(item["shape"]), dtype=item["dtype"], buffer=given, offset=item["offset"])
@@ -50,14 +52,19 @@ def _compute(reference: Callable[..., Any], asked: dict[str, Any], descriptors: 
     for array in inputs.values():
         array.flags.writeable = False
     results = reference(inputs, dict(asked["axes"]))
+    if not isinstance(results, dict):
+        return {"error": f"reference() returned {type(results).__name__}, not {{output: (value, scale)}}"}
     for item in asked["outputs"]:
         name, shape = item["name"], tuple(item["shape"])
         if name not in results:
-            return {"error": f"it returned no '{name}'; it must return {{'{name}': (value, scale)}}"}
+            return {"error": f"reference() returned no '{name}'; it must return {{'{name}': (value, scale)}}"}
+        if not isinstance(results[name], tuple | list) or len(results[name]) != 2:
+            return {"error": f"reference() returned no pair for '{name}': give (value, scale), both of shape {shape}"}
         for offset, what, array in zip(item["offsets"], ("value", "scale"), results[name], strict=True):
             found = np.asarray(array)
             if found.shape != shape:
-                return {"error": f"the {what} of '{name}' has shape {found.shape}, expected {shape}"}
+                where = f"the {what} of '{name}' that reference() returned"
+                return {"error": f"{where} has shape {found.shape}, expected {shape} for {asked['axes']}"}
             np.ndarray(shape, dtype=np.float64, buffer=taken, offset=offset)[...] = found
     return {}
 

@@ -16,7 +16,13 @@ from kernelcrew.kernels.nouns import Operator, Shape
 from kernelcrew.proc import Child, Limits, kill, start
 from kernelcrew.settings import child_environment
 
+RIVAL = "rival.py"
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+
+
+def has_rival(operator: Operator) -> bool:
+    """Whether the operator brings NumPy's own way of computing it."""
+    return (operator.folder / RIVAL).is_file()
 
 
 class Rival:
@@ -24,8 +30,8 @@ class Rival:
 
     def __init__(self, operator: Operator, core: int | None) -> None:
         """Raises HarnessError when the operator has no `rival.py` or it does not start."""
-        path = operator.folder / "rival.py"
-        if not path.is_file():
+        path = operator.folder / RIVAL
+        if not has_rival(operator):
             raise HarnessError(
                 f"{operator.name} has no rival.py", fix="write `rival(inputs, outputs)` beside its operator.toml"
             )

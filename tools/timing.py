@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import random
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -36,6 +37,8 @@ from kernelcrew.tools.timing_answers import (
     host_figures,
     noise_table,
     screen_answers,
+    some,
+    suspicion,
     too_disturbed,
 )
 from kernelcrew.tools.timing_blocks import Block, Lab, Lane, call_times, clock_trouble, raw_text, run_block
@@ -106,8 +109,10 @@ class _Contest:
 class Bench:
     """Times builds of one operator.
 
-    `ceilings` may give, by shape, the fastest call in us that the machine can do at all. `floor_us` is the least loss
-    in us of a call that counts against a shape: 0.2 for launches on a GPU, 0 on a processor (see `not_slower_margin`).
+    `ceilings` may give, by shape, the fastest call in us that the machine can do at all, `higher` measures them again
+    before anyone is refused for one, and `recheck` verifies a build once more on new inputs in a new worker ('' when it
+    is right). `floor_us` is the least loss in us of a call that counts against a shape: 0.2 for launches on a GPU, 0 on
+    a processor (see `not_slower_margin`). `seed` is the entropy of the lab's generator, for the record.
     """
 
     operator: Operator
@@ -116,7 +121,10 @@ class Bench:
     rng: random.Random = field(default_factory=random.SystemRandom)
     pace: Pace = field(default_factory=Pace)
     ceilings: Mapping[str, float] = field(default_factory=dict)
+    higher: Callable[[], Mapping[str, float]] | None = None
+    recheck: Callable[[Build], str] | None = None
     floor_us: float = 0.0
+    seed: str = ""
     _tables: dict[str, NoiseTable] = field(default_factory=dict)
 
     @classmethod
@@ -124,9 +132,11 @@ class Bench:
         cls, operator: Operator, settings: Settings, sandbox: Sandbox, core: int | None, keep: Callable[[str], str]
     ) -> Bench:
         """A bench with real workers, pinned to `core` unless it is None. `keep` stores raw samples and gives a hash."""
-        rng = np.random.default_rng()
+        entropy = secrets.randbits(128)
+        rng = np.random.default_rng(entropy)
         checker = Checker(operator, Reference(operator), rng)
-        return cls(operator=operator, lab=WorkerLab(operator, settings, sandbox, core, checker, rng), keep=keep)
+        lab = WorkerLab(operator, settings, sandbox, core, checker, rng)
+        return cls(operator=operator, lab=lab, keep=keep, seed=f"{entropy:032x}")
 
     def close(self) -> None:
         """Free what the lab keeps between blocks."""
@@ -141,12 +151,15 @@ class Bench:
         while len(blocks) < self.pace.noise_blocks and not too_disturbed(blocks):
             blocks.append(self._block("aa", builds, lanes))
         table = noise_table(blocks, shapes, Sides(candidate=COPY, baseline=BASELINE))
+        record = {"samples": self.keep(raw_text(blocks, builds)), "input_seed": self.seed}
+        table = table.model_copy(update={"noise": table.noise.model_copy(update=record)})
         self._tables[build.artifact_hash] = table
         return table.noise
 
-    def call_times(self, build: Build, include_held_out: bool = False) -> dict[str, float]:
-        """Median time of one call in us, by shape, of one build alone."""
-        lanes = [self._lane(s, (BASELINE,), self.pace.screen_pairs) for s in self._shapes(include_held_out)]
+    def call_times(self, build: Build, shapes: Sequence[Shape] | None = None) -> dict[str, float]:
+        """Median time of one call in us, by shape (the timed ones by default), of one build alone."""
+        chosen = self.operator.timed() if shapes is None else shapes
+        lanes = [self._lane(s, (BASELINE,), self.pace.screen_pairs) for s in chosen]
         blocks = [self._block("times", {BASELINE: build}, lanes) for _ in range(2)]
         return call_times(blocks, BASELINE)
 
@@ -192,12 +205,25 @@ class Bench:
         new, contest = self._estimate(contest)
         found = estimates(new, contest.shapes, Sides(candidate=CANDIDATE, baseline=BASELINE))
         timing = self._bare("confirmed", contest, found).model_copy(update={"threshold": plan.threshold})
-        fault = contest.fault or above_ceiling(found.candidate_us, self.ceilings)
+        flagged = suspicion(found)
+        fault = contest.fault or self._too_fast(found, candidate if flagged else None)
         if fault:
             return timing.model_copy(update={"status": "invalid", "reason": fault})
         classes, rows = confirmed_answers(found, contest.shapes, table, progress)
         status, reason = _ending(progress, contest, late)
+        reason = "; ".join(filter(None, (reason, flagged)))
         return timing.model_copy(update={"classes": classes, "shapes": rows, "status": status, "reason": reason})
+
+    def _too_fast(self, found: Estimates, flagged: Build | None) -> str:
+        """Why a candidate cannot be as fast as it seems; '' when it can. One that is flagged is verified again."""
+        fault = above_ceiling(found.candidate_us, self.ceilings)
+        if fault and self.higher is not None:
+            self.ceilings = self.higher()
+            fault = above_ceiling(found.candidate_us, self.ceilings)
+        if fault or flagged is None or self.recheck is None:
+            return fault
+        again = self.recheck(flagged)
+        return f"suspiciously fast, and wrong when it was verified again: {again}" if again else ""
 
     def _decide(self, progress: Progress, contest: _Contest) -> tuple[Progress, _Contest, bool]:
         """Blocks until everything is decided, all are spent, a fault is found or time runs out (then True)."""
@@ -243,7 +269,7 @@ class Bench:
     def _screened(self, contest: _Contest, name: str) -> Timing:
         found = estimates(contest.blocks, contest.shapes, Sides(candidate=name, baseline=BASELINE))
         timing = self._bare("screen", contest, found, name)
-        fault = contest.faults.get(name, "") or above_ceiling(found.candidate_us, self.ceilings)
+        fault = contest.faults.get(name, "") or self._too_fast(found, None)
         if fault:
             return timing.model_copy(update={"status": "invalid", "reason": fault})
         classes, rows = screen_answers(found, contest.shapes, contest.table, self.floor_us)
@@ -260,7 +286,7 @@ class Bench:
             candidate=contest.builds[name].identity, margin=contest.table.gain_margin,
             aa_sd=contest.table.noise.aa_sd, classes=(), shapes=(), blocks=len(contest.blocks),
             host=host_figures(contest.before, self.lab.host(), contest.blocks, found),
-            samples=self.keep(raw_text(contest.blocks, contest.builds)),
+            samples=self.keep(raw_text(contest.blocks, contest.builds)), input_seed=self.seed,
             seconds=round(self.lab.now() - contest.began, 3),
         )
 
@@ -307,9 +333,9 @@ def _ending(progress: Progress, contest: _Contest, late: bool) -> tuple[str, str
         return "decided", ""
     pieces = [f"class {c} neither shown faster nor given up" for c in progress.unreached]
     if progress.unproven:
-        pieces.append(f"not shown not slower: {', '.join(progress.unproven)}")
+        pieces.append(f"not shown not slower: {some(progress.unproven)}")
     end = "the time was up" if late else f"{progress.max_blocks} blocks do not suffice"
-    reason = f"{end} (after {progress.blocks}); {'; '.join(pieces)}"
+    reason = f"{end} (after {progress.blocks} block{'' if progress.blocks == 1 else 's'}); {'; '.join(pieces)}"
     if contest.table.noise.quiet:
         return "undecided", reason
     return "noisy", f"{reason}; {contest.table.noise.reason}"

@@ -196,8 +196,7 @@ def host_figures(
     """What the host did, and what a person should look at."""
     use = between(before, after)
     heats, bad, by_cpu = heat_counts(blocks)
-    ratios = [math.exp(_mean(v)) for v in found.shapes.values() if v]
-    top = max(ratios, default=1.0)
+    top = _top(found)[0]
     lags = [lag1(values) for values in found.classes.values()]
     return {
         "load1": round(use.load1, 2), "steal_share": round(use.steal_share, 4), "busy_share": round(use.busy_share, 4),
@@ -205,6 +204,23 @@ def host_figures(
         "suspicious": top if top > FLAGGED else 0.0,
         "lag1": round(max(lags, default=0.0), 3),
     }
+
+
+def suspicion(found: Estimates) -> str:
+    """Words for a person when a gain is too large to be believed unseen; '' when none is."""
+    ratio, key = _top(found)
+    return f"flagged for a person: {ratio:.3g} times faster on {key}" if ratio > FLAGGED else ""
+
+
+def _top(found: Estimates) -> tuple[float, str]:
+    """The largest gain of a shape, and its key."""
+    return max(((math.exp(_mean(v)), key) for key, v in found.shapes.items() if v), default=(1.0, ""))
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first of many: `a, b, c and 11 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def too_disturbed(blocks: Sequence[Block]) -> str:

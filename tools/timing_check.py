@@ -60,11 +60,11 @@ class Checker:
     _scales: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def refresh(self, ring: InputRing) -> None:
-        """New contents in every slot, at memory speed, by a trusted generator."""
+        """New contents in every slot and window, at memory speed, by a trusted generator."""
         if self._pool is None:
             self._pool = Pool(self.operator.distribution(self.operator.timing_distribution), self.rng)
         for slot in range(ring.slots):
-            self._pool.refresh(ring.views(slot).values(), self.rng)
+            self._pool.refresh(ring.fillings(slot), self.rng)
 
     def prepare(self, shape: Shape, ring: InputRing) -> None:
         """Fill the ring, and bound the condition scale of the shape once."""

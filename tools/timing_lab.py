@@ -77,9 +77,9 @@ class WorkerLab:
         size = call_bytes(self.operator, shape)
         slots = slots_for(shape, size, self._caches)
         if size * slots < KEPT_RING_BYTES:
-            return InputRing(self.operator, shape.axes, slots, layout="packed", rng=self.rng)
+            return InputRing(self.operator, shape.axes, slots, layout="windowed", rng=self.rng)
         if shape.key not in self._kept:
-            self._kept[shape.key] = InputRing(self.operator, shape.axes, slots, layout="packed", rng=self.rng)
+            self._kept[shape.key] = InputRing(self.operator, shape.axes, slots, layout="windowed", rng=self.rng)
         return self._kept[shape.key]
 
     def close(self) -> None:
@@ -183,7 +183,9 @@ class WorkerStand:
             desk.paces_us[name] = busy_us / calls
             if busy_us >= FIRST_GUESS_US:
                 return {}
-            calls = min(16 * calls, max(2 * calls, int(calls * 1.2 * FIRST_GUESS_US / busy_us)))
+            passes = calls // desk.inputs.slots
+            passes = min(16 * passes, max(2 * passes, int(passes * 1.2 * FIRST_GUESS_US / busy_us)))
+            calls = passes * desk.inputs.slots
 
     def _sample(self, desk: _Desk, name: str, calls: int) -> Sampled | str:
         """One sealed batch, or what went wrong."""

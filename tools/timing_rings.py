@@ -1,4 +1,5 @@
-"""How many distinct inputs one sample runs over: few for warm shapes, twice the last-level cache for cold ones."""
+"""How many distinct inputs one sample runs over: few for warm shapes; for cold ones twice the last cache, but 160 MiB
+at most."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from kernelcrew.tools.arena import DTYPES
 LEAST_SLOTS = 2
 MOST_WARM_SLOTS = 8
 MOST_COLD_BYTES = 160 << 20
-"""A cold ring is refreshed before each pair, so it stays below this unless two calls need more."""
+"""A cold ring is refreshed before each pair, so it stays below this unless two calls need more. Where half of the last
+cache is larger than this (the 300 MiB of a server shared by many guests) a cold shape runs from that cache, and is held
+against it: the level that a profile names follows from the ring's bytes, not from the word."""
 SMALL_BYTES = 1 << 20
 """From this size on a warm ring has two slots: more would only cost time to refresh."""
 
@@ -31,9 +34,9 @@ def call_bytes(operator: Operator, shape: Shape) -> int:
 def slots_for(shape: Shape, bytes_a_call: int, caches: Mapping[int, int]) -> int:
     """Slots of a ring. `caches` gives bytes by level (1, 2, 3).
 
-    Cold: the ring is at least twice the largest cache, so that a call's data has been driven out when its turn comes
-    again. Warm: as many as stay in the smallest cache that holds two calls with 10 % to spare, at most 8; two beyond
-    1 MiB a call.
+    Cold: the ring is twice the largest cache, so that a call's data has been driven out when its turn comes again, but
+    at most 160 MiB or two calls, whichever is more. Warm: as many as stay in the smallest cache that holds two calls
+    with 10 % to spare, at most 8; two beyond 1 MiB a call.
     """
     size = max(bytes_a_call, 1)
     if shape.cache == "cold":

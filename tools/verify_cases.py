@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from kernelcrew.errors import UserMistake
-from kernelcrew.kernels.expr import parse
 from kernelcrew.kernels.nouns import Distribution, Operator, Shape
 from kernelcrew.record import Record
+from kernelcrew.tools.verify_sweep import elements, sweep
+
+__all__ = ["Group", "VerifyOptions", "elements", "groups", "new_seed"]
 
 SMALL = 1 << 16
 """Up to so many input elements a shape is checked under every distribution, with two inputs each."""
 MEDIUM = 1 << 20
 """Up to here under three distributions, above under two: the timed one, and others in turn."""
-SECRET_SHAPES = 3
 
 
 class VerifyOptions(Record):
@@ -42,20 +41,23 @@ class Group(Record):
     """Inputs drawn for each distribution, each with a seed of its own."""
     twice: bool
     """Whether every distribution runs on a second poison too; otherwise the first one does."""
+    swept: bool = False
+    """Whether it is one of the many secret shapes: recorded only when something is wrong."""
 
 
 def groups(operator: Operator, options: VerifyOptions) -> list[Group]:
     """All cases, the smallest shapes first. Secret choices come from the system's randomness."""
     random = np.random.default_rng(secrets.randbits(128))
     shapes: dict[str, Shape] = {}
-    for shape in (*operator.shapes, *options.extra_shapes, *_secret_shapes(operator, random)):
+    for shape in (*operator.shapes, *options.extra_shapes):
         shapes.setdefault(shape.key, shape)
-    ordered = sorted(shapes.values(), key=lambda s: elements(operator, s.axes))
     first = operator.distribution(operator.timing_distribution)
     others = [d for d in operator.distributions if d.name != first.name]
     turn = [others[i] for i in random.permutation(len(others))]
+    exact = [d for d in operator.distributions if d.kind == "signs"]
+    spikes = _spikes(operator, random)
     found = []
-    for shape in ordered:
+    for shape in shapes.values():
         size = elements(operator, shape.axes)
         if size <= SMALL:
             chosen = list(operator.distributions)
@@ -63,34 +65,32 @@ def groups(operator: Operator, options: VerifyOptions) -> list[Group]:
             some = 2 if size <= MEDIUM else 1
             chosen = [first, *turn[:some]]
             turn = turn[some:] + turn[:some]
+            chosen += [d for d in exact if d not in chosen]
             chosen += [operator.distribution(n) for n in options.everywhere if n not in {d.name for d in chosen}]
+        # Exact sums see on the largest shapes whatever a spike would.
+        if size <= MEDIUM or not exact:
+            chosen.append(next(spikes))
         inputs = (2 if size <= SMALL else 1) * max(1, options.seeds)
         found.append(Group(shape=shape, distributions=tuple(chosen), inputs=inputs, twice=size <= SMALL))
-    return found
+    found += _swept(operator, random, [first, *exact[:1]])
+    return sorted(found, key=lambda g: elements(operator, g.shape.axes))
 
 
-def elements(operator: Operator, axes: Mapping[str, int]) -> int:
-    """Elements of all tensors of one call."""
-    return sum(math.prod(int(parse(text).value(axes)) for text in t.dims) for t in operator.tensors)
+def _swept(operator: Operator, random: np.random.Generator, turn: list[Distribution]) -> Iterator[Group]:
+    """The secret shapes, under the timed distribution and an exact one in turn."""
+    for number, shape in enumerate(sweep(operator, random)):
+        yield Group(shape=shape, distributions=(turn[number % len(turn)],), inputs=1, twice=False, swept=True)
+
+
+def _spikes(operator: Operator, random: np.random.Generator) -> Iterator[Distribution]:
+    """Spikes in one input tensor after the other, the rest as timed. They need no line in the manifest."""
+    named = [t.name for t in operator.tensors if t.role != "out" and not t.dtype.startswith("int")]
+    made = [Distribution(name=f"spike in {name}", kind="spike", tensors=(name,)) for name in named]
+    timed = operator.distribution(operator.timing_distribution)
+    while True:
+        yield from (made[i] for i in random.permutation(len(made))) if made else (timed,)
 
 
 def new_seed() -> int:
     """A seed that nobody can foresee; recorded with its case, so that the case can be drawn again."""
     return secrets.randbits(63)
-
-
-def _secret_shapes(operator: Operator, random: np.random.Generator) -> Sequence[Shape]:
-    """Small shapes that no manifest lists: what works for the listed ones alone shows."""
-    most = SMALL ** (1.0 / len(operator.axes))
-    found = []
-    for _ in range(SECRET_SHAPES):
-        axes = {}
-        for axis in operator.axes:
-            low = max(axis.minimum, 1)
-            axes[axis.name] = int(low * math.exp(random.random() * math.log(max(most / low, 1.0))))
-        try:
-            if 0 < elements(operator, axes) <= 4 * SMALL:
-                found.append(Shape(axes=axes, shape_class="tail", role="edge"))
-        except UserMistake:
-            continue
-    return found

@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from kernelcrew import proc
-from kernelcrew.errors import HarnessError
-from kernelcrew.kernels.expr import parse
+from kernelcrew.errors import HarnessError, UserMistake
 from kernelcrew.kernels.nouns import Operator
 from kernelcrew.record import Record
 from kernelcrew.settings import Settings, child_environment
@@ -26,6 +25,7 @@ from kernelcrew.tools import worker_wire as wire
 from kernelcrew.tools.arena import InputRing, OutputRing, outputs_of
 from kernelcrew.tools.nouns import Build
 from kernelcrew.tools.sandbox import Sandbox, wrap
+from kernelcrew.tools.scratch import scratch_bytes
 from kernelcrew.tools.worker_process import Inner
 from kernelcrew.tools.worker_program import Signature, program
 
@@ -130,9 +130,12 @@ class Worker:
         self.thaw()
         if self._failure is not None:
             return self._dead_handle()
-        scratch = self._signature.scratch
-        scratch_bytes = int(parse(scratch).value(inputs.axes)) if scratch else 0
-        words = wire.attach_words(self._operator, self._signature, inputs, outputs, scratch_bytes)
+        try:
+            scratch = scratch_bytes(self._signature.scratch, inputs.axes)
+        except UserMistake as error:
+            self._fail("protocol", error.what)
+            return self._dead_handle()
+        words = wire.attach_words(self._operator, self._signature, inputs, outputs, scratch)
         descriptors = [inputs.worker_fd(), outputs.worker_fd()]
         try:
             reply = self._ask(wire.ATTACH, words, 60.0, descriptors)
@@ -144,7 +147,7 @@ class Worker:
         if reply.words[0] < 0:
             self.kill()
             size = inputs.plan.total_bytes + outputs.plan.total_bytes
-            what = f"the worker cannot map {size} bytes of rings: {reply.text}"
+            what = f"the worker cannot map {size} bytes of rings and {scratch} of scratch: {reply.text}"
             raise HarnessError(what, fix="use fewer slots or smaller shapes")
         handle = reply.words[0]
         self._rings[handle] = wire.Rings(inputs.plan, outputs.plan, inputs.slots, reply.words[1], reply.words[2])
@@ -160,8 +163,10 @@ class Worker:
         """Run `calls` calls and stop the worker at once (`freeze`), so that its outputs are at rest when they are read.
 
         Call c reads input slot c mod R and writes output slot (c + first_rotation + c // R) mod R; `outputs_of` tells
-        what each slot must hold. Declared scratch is poisoned before each call, inside the batch. After any status but
-        ok the worker is dead. A worker that is frozen is thawed and has answered once before the clock starts.
+        what each slot must hold. Declared scratch is poisoned before each call, inside the batch; memory of malloc is
+        gone after it, and a call that returns without freeing it fails the batch. Over a ring with windows each pass
+        but the last reads shifted inputs, so `calls` is a multiple of R there. After any status but ok the worker is
+        dead. A worker that is frozen is thawed and has answered once before the clock starts.
         """
         if self._failure is not None:
             return self._failure
@@ -170,7 +175,8 @@ class Worker:
         if self._failure is not None:
             return self._failure
         ticket = secrets.randbits(62)
-        message = wire.pack(wire.BATCH, ticket, [handle, calls, first_rotation % slots])
+        stride, salt = 2 * secrets.randbelow(1 << 20) + 1, secrets.randbits(62)
+        message = wire.pack(wire.BATCH, ticket, [handle, calls, first_rotation % slots, stride, salt])
         self._link.settimeout(limit_s)
         started = time.perf_counter_ns()
         try:
@@ -185,9 +191,12 @@ class Worker:
         reply = self._read(wire.BATCH, ticket, raw)
         if isinstance(reply, Sample):
             return reply
-        worker_ns, before, after = reply.words[:3]
+        worker_ns, before, after, misused = reply.words[:4]
         if before != after:
             return self._fail("protocol", f"floating-point environment changed from {before:#x} to {after:#x}")
+        if misused:
+            left = "was still allocated when a call returned: free what it takes"
+            return self._fail("protocol", f"memory {left if misused & 1 else 'was freed that was not allocated'}")
         if worker_ns > elapsed or worker_ns < 0:
             return self._fail("protocol", f"the worker counted {worker_ns} ns, the parent {elapsed} ns")
         return Sample(status="ok", elapsed_ns=elapsed, worker_ns=worker_ns)

@@ -1,4 +1,5 @@
-"""The worker's binary for one signature: `csrc/worker.c` and a generated header, compiled once and kept by content."""
+"""The worker's binary for one signature: `worker.c` and `forget.h` of `csrc/` and a generated header, compiled once and
+kept by content."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from kernelcrew.record import Record, hash_of
 from kernelcrew.settings import Settings, child_environment
 
 SOURCE = Path(__file__).with_name("csrc") / "worker.c"
+FORGET = SOURCE.with_name("forget.h")
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
 C_TYPES = {"float32": "float", "float64": "double", "int32": "int"}
 
@@ -32,6 +34,8 @@ class Signature(Record):
     """Names of the ints, in order."""
     inputs: tuple[bool, ...]
     """For each tensor, whether it lies in the input ring."""
+    doubles: tuple[bool, ...] = ()
+    """For each tensor, whether its elements have eight bytes."""
     scratch: str = ""
     """Expression for the bytes of a trailing `void *scratch`; empty when there is none."""
 
@@ -51,7 +55,8 @@ class Signature(Record):
         return cls(
             entry=backend.entry, arguments=tuple(arguments), tensors=pointers,
             axes=tuple(name for name in backend.args if name not in tensors),
-            inputs=tuple(tensors[name].role == "in" for name in pointers), scratch=scratch,
+            inputs=tuple(tensors[name].role == "in" for name in pointers),
+            doubles=tuple(tensors[name].dtype == "float64" for name in pointers), scratch=scratch,
         )
 
     def header(self) -> str:
@@ -68,12 +73,14 @@ class Signature(Record):
                 pointer += 1
         values += ["scratch"] if self.scratch else []
         kinds = ", ".join([*(str(int(is_input)) for is_input in self.inputs), "0"])
+        wide = ", ".join([*(str(int(is_double)) for is_double in self.doubles), "0"])
         return "\n".join(
             [
                 f'#define ENTRY "{self.entry}"',
                 f"#define TENSORS {len(self.tensors)}",
                 f"#define AXES {len(self.axes)}",
                 f"static const unsigned char IS_INPUT[TENSORS + 1] = {{{kinds}}};",
+                f"static const unsigned char IS_DOUBLE[TENSORS + 1] = {{{wide}}};",
                 f"typedef void (*kernel_fn)({', '.join(types)});",
                 "static inline void call_kernel(",
                 "    kernel_fn kernel, void *const *in, void *const *out, const int *axes, void *scratch) {",
@@ -92,7 +99,8 @@ def program(signature: Signature, settings: Settings) -> Path:
     """
     source = SOURCE.read_text(encoding="utf-8")
     header = signature.header()
-    key = hash_of(source, header, FLAGS, settings.cc, platform.machine(), platform.libc_ver())
+    own = [source, FORGET.read_text(encoding="utf-8"), header, FLAGS]
+    key = hash_of(own, settings.cc, platform.machine(), platform.libc_ver())
     folder = settings.home / "cache" / "workers" / key
     binary = folder / "worker"
     if binary.exists():

@@ -94,8 +94,8 @@ def fresh_copy(artifact: Path) -> int:
 def attach_words(
     operator: Operator, signature: Signature, inputs: InputRing, outputs: OutputRing, scratch_bytes: int
 ) -> list[int]:
-    """The words of ATTACH: slots, scratch, the axes, both rings, and each tensor in the order of the arguments."""
-    words = [inputs.slots, scratch_bytes, *(inputs.axes[name] for name in signature.axes)]
+    """The words of ATTACH: slots, scratch, windows, axes, both rings, and each tensor in the order of the arguments."""
+    words = [inputs.slots, scratch_bytes, inputs.windows, *(inputs.axes[name] for name in signature.axes)]
     for plan in (inputs.plan, outputs.plan):
         words += [plan.total_bytes, plan.stride_bytes, int(plan.guarded)]
     places = {place.name: place for plan in (inputs.plan, outputs.plan) for place in plan.placements}

@@ -52,6 +52,11 @@ class Case(NamedTuple):
         return f"lines {b.line_first}-{b.line_last}" if b.line_first else "the kernel"
 
 
+def _no_values(case: Case) -> dict[str, int]:
+    """The recipe's own first values."""
+    return {}
+
+
 class Move(NamedTuple):
     """One row of the table."""
 
@@ -63,6 +68,8 @@ class Move(NamedTuple):
     gain: Callable[[Case], float]
     reason: str
     """With {where}, {cited}, {latency} and {lanes} of the case."""
+    first: Callable[[Case], dict[str, int]] = _no_values
+    """Values that knobs begin with on the case's machine, where the recipe's own would not do."""
 
     def why(self, case: Case) -> str:
         """The reason with the figures of one case."""

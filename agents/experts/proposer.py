@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from kernelcrew.agents.evidence import BlockedChange, ProposerEvidence, RecipeNote
 from kernelcrew.agents.experts.catalogue import DIRECTIONS, MOVES
@@ -19,10 +20,24 @@ MOST_KNOBS = 3
 """Knobs moved at once: more would not be told apart in the tuner's few screens."""
 
 
-def propose(evidence: ProposerEvidence, seed: int, hint: str = "") -> ProposalSet:
+class Swept(NamedTuple):
+    """What a sweep gave of one knob of the standing kernel."""
+
+    best: int
+    """The value with the best overall ratio."""
+    overall: float
+    """That ratio."""
+    margin: float
+    """Noise margin of the screen."""
+
+
+def propose(
+    evidence: ProposerEvidence, seed: int, hint: str = "", swept: Mapping[str, Swept] | None = None
+) -> ProposalSet:
     """Two or three directions, the most expected first; none, with the reason, when nothing is left.
 
-    `hint` is what a search of the memory gave; it is told in the note. The same evidence and seed give the same answer.
+    `hint` is what a search of the memory gave; it is told in the note. `swept` are the sweeps that were ordered: a knob
+    whose best value does not gain is not proposed. The same arguments give the same answer.
     """
     chance = random.Random(f"{seed}:{evidence.round}")
     left_out: list[str] = []
@@ -31,7 +46,7 @@ def propose(evidence: ProposerEvidence, seed: int, hint: str = "") -> ProposalSe
     made.sort(key=lambda p: -round(max(c.gain for c in p.changes), 1))
     made = _distinct(made)
     if len(made) < ENOUGH:
-        made += _steps(evidence, left_out)
+        made += _steps(evidence, left_out, swept or {})
     return ProposalSet(proposals=made[:MOST], note=_note(made, evidence, left_out, hint))
 
 
@@ -93,7 +108,7 @@ def _change(
         id=move.mechanism,
         mechanism=move.mechanism,
         target=move.target,
-        knobs=[_first_value(k, note, case, chance) for k in note.knobs],
+        knobs=[_first_value(k, note, (move, case), chance) for k in note.knobs],
         requires=[r for r in note.requires if r in chosen],
         figure="time",
         figure_class=case.bottleneck.shape_class,
@@ -104,13 +119,18 @@ def _change(
     )
 
 
-def _first_value(knob: KnobChoice, note: RecipeNote, case: Case, chance: tuple[random.Random, int]) -> KnobChoice:
-    """A width starts at the machine's own; else the recipe's value, or for a seed above 0 one drawn from the window."""
+def _first_value(
+    knob: KnobChoice, note: RecipeNote, answer: tuple[Move, Case], chance: tuple[random.Random, int]
+) -> KnobChoice:
+    """A width starts at the machine's own, others where the move says; else the recipe's value, or for a seed above 0
+    one drawn from the window."""
     draw, seed = chance
+    move, case = answer
     window = sorted(knob.window)
-    if knob.name in ("VEC", "LANES") and case.lanes in note.allowed.get(knob.name, tuple(window)):
-        window = sorted({*window, case.lanes})
-        return KnobChoice(name=knob.name, value=case.lanes, window=window)
+    allowed = note.allowed.get(knob.name, tuple(window))
+    wanted = case.lanes if knob.name in ("VEC", "LANES") else move.first(case).get(knob.name)
+    if wanted in allowed and (not seed or knob.name in ("VEC", "LANES")):
+        return KnobChoice(name=knob.name, value=wanted, window=sorted({*window, wanted}))
     return KnobChoice(name=knob.name, value=draw.choice(window) if seed else knob.value, window=window)
 
 
@@ -127,20 +147,33 @@ def _risks(note: RecipeNote, helped: ShapeClass) -> list[RiskNote]:
     return found
 
 
-def _steps(evidence: ProposerEvidence, left_out: list[str]) -> list[ProposalIdea]:
+def sweeps_wanted(evidence: ProposerEvidence, seed: int) -> dict[str, list[int]]:
+    """Knobs worth a sweep before they are proposed, with the values to time: those of the small steps, if any."""
+    steps = [c for p in propose(evidence, seed).proposals for c in p.changes if c.mechanism == "free"]
+    return {k.name: [v for v in k.window if v != evidence.source.knobs.get(k.name)] for c in steps for k in c.knobs}
+
+
+def _steps(evidence: ProposerEvidence, left_out: list[str], swept: Mapping[str, Swept]) -> list[ProposalIdea]:
     """Knobs of the kernel as it stands, moved beyond the window that they were tuned in, or one step to either side."""
     open_ = [b for b in evidence.bottlenecks.bottlenecks if b.kind != "near_peak"]
     if not open_:
         return []
     worst = min(open_, key=lambda b: b.share_of_peak)
-    changes = []
+    changes: list[ChangeIdea] = []
     for name, value in sorted(evidence.source.knobs.items(), key=lambda item: _within(item, evidence.recipes)):
-        window = _next_window(name, value, _owner(name, evidence.recipes))
+        before = set(evidence.searched.get(name, ())) - {value}
+        window = [v for v in _next_window(name, value, _owner(name, evidence.recipes)) if v not in before]
         blocked = _blocked(evidence.blocked, "free", f"knob {name}")
         if blocked is not None:
             left_out.append(f"knob {name}: refuted ({blocked.reason})")
+        elif len(window) == 1 and before:
+            left_out.append(f"knob {name}: {', '.join(map(str, sorted(before)))} were measured, a plateau")
+        elif name in swept and swept[name].overall <= 1 + swept[name].margin:
+            sweep = swept[name]
+            left_out.append(f"knob {name}: swept, its best value {sweep.best} gives {sweep.overall:.3f}x, a plateau")
         elif len(window) > 1:
-            changes.append(_step(name, value, window, worst.shape_class, worst.cited))
+            first = swept[name].best if name in swept else next(v for v in reversed(window) if v != value)
+            changes.append(_step(name, (value, first), window, worst.shape_class, worst.cited))
     changes = changes[:MOST_KNOBS]
     if not changes:
         return []
@@ -180,8 +213,11 @@ def _next_window(name: str, value: int, recipe: RecipeNote | None) -> list[int]:
     return allowed[max(at - 1, 0) : at + beyond]
 
 
-def _step(name: str, value: int, window: list[int], shape_class: ShapeClass, cited: list[str]) -> ChangeIdea:
-    first = next(v for v in reversed(window) if v != value)
+def _step(
+    name: str, values: tuple[int, int], window: list[int], shape_class: ShapeClass, cited: list[str]
+) -> ChangeIdea:
+    """`values` are the one in force and the one to begin with."""
+    value, first = values
     figure = cited[0] if cited else "no figure"
     why = (
         f"{name} is {value} in the kernel as it stands, and {shape_class} is still held back ({figure}). Other values "

@@ -4,10 +4,11 @@
 parameters, and is labelled so. Each puts a comment naming itself and its reason where it changes the source.
 """
 
-from kernelcrew.kernels.recipes import loops, rows, vectors
+from kernelcrew.kernels.recipes import attention, columns, generic, loops, matmul, rows, vectors
 from kernelcrew.kernels.recipes.recipe import Recipe
 
-RECIPES: dict[str, Recipe] = {r.name: r for r in (*loops.RECIPES, *vectors.RECIPES, *rows.RECIPES)}
+_FAMILIES = (loops, vectors, rows, matmul, columns, attention, generic)
+RECIPES: dict[str, Recipe] = {r.name: r for family in _FAMILIES for r in family.RECIPES}
 """By name, in the order in which they are usually tried."""
 
 __all__ = ["RECIPES", "Recipe"]

@@ -65,6 +65,8 @@ class Recipe(Record):
     """Its knobs: first value and the window worth trying."""
     allowed: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     """For each knob, every value that the code can be written with: a wider window stays inside it."""
+    constraints: tuple[str, ...] = ()
+    """Expressions over knobs, also of other recipes, that the tuner keeps to: `MR * NR <= 28`."""
     risks: tuple[Risk, ...] = ()
     """What it usually risks, by shape class."""
     operators: tuple[str, ...] = ()

@@ -55,7 +55,7 @@ CHANGE = ("proposals", 0, "changes", 0)
         ("profiler_reader", ("bottlenecks", 0, "line_last"), 999, "not in the source"),
         ("profiler_reader", ("bottlenecks", 0, "cited"), [], "cites no figure"),
         ("profiler_reader", ("bottlenecks", 0, "id"), "b2", "twice"),
-        ("proposer", (*CHANGE, "mechanism"), "magic", "no recipe. Known: contract_flags"),
+        ("proposer", (*CHANGE, "mechanism"), "magic", "no recipe. Known: "),
         ("proposer", (*CHANGE, "requires"), ["nobody"], "not a change of this proposal"),
         ("proposer", (*CHANGE, "requires"), ["small_tail"], "must stand before it"),
         ("proposer", (*CHANGE, "id"), "small_tail", "two changes are called"),

@@ -90,7 +90,7 @@ def test_each_change_gets_its_own_reason_with_its_own_figures(build):
     first, second = rationales(proposal, findings, build.conditions())
     assert (first.id, second.id) == ("run1:r1p1:a", "run1:r1p1:b")
     assert first.classes == {"main": 1.5, "tail": 1.0}
-    assert "With the whole set (confirmed): main 1.500x" in first.evidence
+    assert "As part of a set, the figures are the whole set's (confirmed): main 1.500x" in first.evidence
     assert second.classes == {"main": 1.1}
     assert "Its own share of the set (ablation, screen): main 1.100x" in second.evidence
     assert "Fewer branches." in second.text and "adopted" in second.text and second.commit == "abc123"

@@ -59,10 +59,10 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "where"),
     [
-        ("value = 32", 'value = "wide"', "field figures.vector_bytes.value"),
-        ('source = "a document"\n\n', "\n", "field source"),
-        ('unit = "B"', 'unit = "B"\ncolour = 1', "field figures.vector_bytes.colour"),
-        ('id = "cpu-test-1-1"', 'id = "cpu-other"', "field id"),
+        ("value = 32", 'value = "wide"', "field 'figures.vector_bytes.value': 'wide' is not a number"),
+        ('source = "a document"\n\n', "\n", "field 'source'"),
+        ('unit = "B"', 'unit = "B"\ncolour = 1', "field 'figures.vector_bytes.colour'"),
+        ('id = "cpu-test-1-1"', 'id = "cpu-other"', "field 'id'"),
         ("[figures.vector_bytes]", "[figures.L1d]", "vector_bytes is missing"),
         ("features = [", "features = ", "line 3"),
     ],

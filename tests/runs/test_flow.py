@@ -238,7 +238,7 @@ def test_json_is_the_last_line_with_every_field(
 ) -> None:
     kit.simulate(monkeypatch)
     kit.share_builds(tmp_path_factory.getbasetemp(), tmp_path)
-    words = ["run", str(played.operator), "--rounds", "1", "--workdir", str(tmp_path), "--json"]
+    words = ["run", str(played.operator), "--anyway", "--rounds", "1", "--workdir", str(tmp_path), "--json"]
     monkeypatch.setattr(sys, "argv", ["kernelcrew", *words])
     with pytest.raises(SystemExit) as ended:
         cli.main()

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -47,6 +47,25 @@ def serving(port: int) -> Iterator[None]:
         thread.join()
 
 
+@contextmanager
+def hanging_up(port: int) -> Iterator[None]:
+    """Something that accepts connections and closes them at once: a server that dies after the run has begun."""
+    with socket.create_server(("127.0.0.1", port)) as listening:
+
+        def hang_up() -> None:
+            with suppress(OSError):
+                while True:
+                    listening.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join(5)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -58,12 +77,16 @@ def test_a_server_that_is_down_stops_the_run_and_a_resume_goes_on_when_it_is_bac
 ) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}/v1"
-    asked = ("run", str(operator), "--model", "openai:expert", "--base-url", url, "--rounds", "1")
-    down = kit.command(monkeypatch, capsys, *asked, "--workdir", str(workdir))
+    asked = ("run", str(operator), "--anyway", "--model", "openai:expert", "--base-url", url, "--rounds", "1")
+    with hanging_up(port):
+        down = kit.command(monkeypatch, capsys, *asked, "--workdir", str(workdir))
     assert down.code == ModelError.exit_status == 1
     assert f"no answer from the model server at {url}" in down.err
     assert "fix: start the server" in down.err
     name = next((workdir / ".kernelcrew" / "runs").iterdir()).name
+    gone = kit.command(monkeypatch, capsys, "resume", name, "--workdir", str(workdir))
+    assert gone.code == 1
+    assert "refused" in gone.err
     measured = kit.calls(workdir)
     assert "baseline" in [s.step for s in read_steps(workdir / ".kernelcrew" / "runs" / name)]
     with serving(port):
@@ -109,7 +132,7 @@ def test_a_server_that_refuses_the_key_is_told_as_such(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-1234")
     with scripted_server.serve([scripted_server.fails(401, "wrong key sk-secret-1234")]) as server:
-        asked = ("run", str(operator), "--model", "openai:small", "--base-url", server.url)
+        asked = ("run", str(operator), "--anyway", "--model", "openai:small", "--base-url", server.url)
         said = kit.command(monkeypatch, capsys, *asked, "--workdir", str(workdir))
     assert said.code == 1
     assert "refused" in said.err

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import flow_kit as kit
 import pytest
+
+from kernelcrew.runs.cli_answers import ratio_text
+from kernelcrew.tools.timing_answers import some
 
 WHY = "/* Independent accumulators hide the latency of the addition chain, which bounds long rows. {mark} */\n"
 GOOD = "s += p[i];"
@@ -67,7 +71,7 @@ def test_faster_everywhere_is_accepted(judge: Judge) -> None:
     assert said.last["measurements"]["build"]["status"] == "ok"
 
 
-@pytest.mark.parametrize(("mark", "words"), [("", "no gain confirmed"), ("sim(n > 500)=0.5 sim(n < 20)=1.5", "slower")])
+@pytest.mark.parametrize(("mark", "words"), [("", "no gain"), ("sim(n > 500)=0.5 sim(n < 20)=1.5", "slower")])
 def test_right_but_not_faster_or_mixed_is_rejected_by_timing_with_the_figures(
     judge: Judge, mark: str, words: str
 ) -> None:
@@ -178,6 +182,31 @@ def test_the_readable_verdict_has_a_row_a_shape(judge: Judge) -> None:
     assert said.code == 0
     assert said.out.startswith("accept at stage timing: faster")
     assert all(key in said.out for key in ("rows=64,n=1024", "rows=997,n=1"))
+    assert "by class" in said.out
+    assert "times are medians over all calls" in said.out
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "told"),
+    [(3.21987, 3.2, 3.24, "3.22x [3.20, 3.24]"), (6.0123, 2.5, 15.0, "6.0x [2.5, 15.0]")],
+)
+def test_a_ratio_has_no_more_digits_than_its_interval_allows(ratio: float, low: float, high: float, told: str) -> None:
+    assert ratio_text(ratio, low, high) == told
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe"])
+def test_devices_and_pipes_are_no_sources(judge: Judge, name: str) -> None:
+    path = judge.folder / name
+    if not path.exists():
+        os.mkfifo(path)
+    said = kit.command(judge.patch, judge.capture, "judge", str(judge.operator), "--source", str(path))
+    assert said.code == 2
+    assert "device or pipe" in said.err
+
+
+def test_a_long_list_of_shapes_is_cut_short() -> None:
+    assert some(("a", "b", "c")) == "a, b, c"
+    assert some([str(n) for n in range(14)]) == "0, 1, 2 and 11 more"
 
 
 def test_the_candidate_is_held_against_the_incumbent_that_a_run_adopted(

@@ -48,7 +48,7 @@ def test_the_run_replays_to_its_record_without_building_or_measuring(
     def refuse(_: object, args: Record) -> Record:
         raise AssertionError(f"a replay called a tool with {type(args).__name__}")
 
-    for name in ("build", "verify", "noise", "profile", "screen", "confirm"):
+    for name in ("build", "verify", "noise", "profile", "screen", "times", "confirm"):
         monkeypatch.setattr(tools.Workshop, name, refuse)
     monkeypatch.setattr(Lab, "has_artifact", lambda *_: True)
     before = (recorded / "journal.jsonl").read_bytes()

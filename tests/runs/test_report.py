@@ -9,7 +9,7 @@ import flow_kit as kit
 import pytest
 
 from kernelcrew.runs.journal import read_steps
-from kernelcrew.runs.nouns import RoundRecord, RunRecord
+from kernelcrew.runs.nouns import RoundRecord, RunRecord, Step
 from kernelcrew.runs.report import diff_lines, gather, headline, render
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "rect", "line", "circle", "polyline", "use"}
@@ -100,6 +100,73 @@ def test_what_a_model_wrote_is_text_and_never_markup(finished: kit.Finished) -> 
     tree = parsed(text)
     assert "&lt;script&gt;" in text
     assert not any(tag == "script" or "onerror" in attributes for tag, attributes in tree.tags)
+
+
+def not_adopted(finished: kit.Finished) -> list[Step]:
+    """The same run as if its budget had ended after the screens."""
+    steps = []
+    for step in finished.steps:
+        payload = step.payload
+        if step.step in ("r1", "end"):
+            record = RoundRecord.model_validate(payload if step.step == "r1" else payload["rounds"][0])
+            judged = tuple(
+                one.model_copy(
+                    update={
+                        "confirmation": None,
+                        "ablation": None,
+                        "decision": one.decision.model_copy(update={"action": "inconclusive", "reason": "no time"}),
+                    }
+                )
+                for one in record.judged
+            )
+            told = record.model_copy(update={"judged": judged, "settled": ()}).model_dump(mode="json")
+            payload = told if step.step == "r1" else {
+                **payload, "rounds": [told], "final_timing": None, "final_over_start": None,
+                "final": payload["baseline"]["start"],
+            }  # fmt: skip
+        if step.kind != "Profile" or not step.step.startswith("r1"):
+            steps.append(step.model_copy(update={"payload": payload}))
+    return steps
+
+
+def test_what_was_only_screened_is_shown_and_labelled_so(finished: kit.Finished) -> None:
+    steps = not_adopted(finished)
+    text = " ".join(" ".join(parsed(render(steps)).words).split())
+    assert "nothing was adopted: the incumbent stays (the best, r1p" in text
+    assert text.count("not confirmed") >= 4
+    assert "nothing new was measured" not in text
+    assert "Nothing was adopted: the best that was only screened, shape by shape" in text
+    assert "decides nothing, so it gives no answers" in text
+    adopted = " ".join(" ".join(parsed(render(finished.steps)).words).split())
+    assert "Ratio over the start kernel, shape by shape" in adopted
+    assert "not confirmed" not in headline(gather(finished.steps))
+
+
+def test_a_screen_has_no_answers_and_no_evidence_and_a_confirmation_has_both(finished: kit.Finished) -> None:
+    screened = render(not_adopted(finished))
+    assert "screen timing" in screened
+    assert "tested: faster" not in screened
+    assert "tested: not slower" not in screened
+    confirmed = render(finished.steps)
+    assert confirmed.count("<th>tested: faster</th>") == confirmed.count("<th>tested: not slower</th>") == sum(
+        one.confirmation is not None for one in finished.record.rounds[0].judged
+    )
+
+
+def test_every_bottleneck_shows_its_grade_and_no_model_is_paid_for_computing(finished: kit.Finished) -> None:
+    text = render(finished.steps)
+    summary = finished.record.rounds[0].summary
+    assert summary is not None
+    assert text.count(f"<td>{summary.grade}</td>") == len(summary.bottlenecks)
+    assert "no model was asked" in text
+    assert "USD" not in text
+
+
+def test_each_shape_is_held_against_the_ceiling_that_binds_it(finished: kit.Finished) -> None:
+    text = render(finished.steps)
+    for shape in finished.record.baseline.profile.shapes:
+        assert f'<div class="who mono">{shape.shape}</div>' in text
+        assert f"<b>{100 * shape.share:.0f} &rarr; " in text
 
 
 def test_every_prefix_of_a_journal_can_be_told(finished: kit.Finished) -> None:

@@ -20,15 +20,15 @@ from kernelcrew.runs.nouns import RunRecord, Step
 
 AFTER = (
     "start", "baseline.build", "baseline.verify", "baseline.noise", "baseline.profile", "baseline", "r1.read",
-    "r1.propose", "r1.write.r1p1.1", "r1.trial.r1p1.1.build", "r1.trial.r1p1.1.screen", "r1.tune.r1p1.ACC.screen",
+    "r1.propose", "r1.write.r1p1.1", "r1.trial.r1p1.1.build", "r1.trial.r1p1.1.screen", "r1.tune.r1p1.1.screen",
     "r1.ablate.r1p1.screen", "r1.r1p1.confirm", "r1.review.r1p1", "r1.more_tests.r1p1", "trial_ref.r1p2",
     "r1.settle.r1p1", "r1.remember", "r1", "end",
 )  # fmt: skip
 """Every stage, ended once its result is on disk."""
 WITHIN = (
     "baseline.incumbent", "baseline.build", "baseline.verify", "baseline.noise", "baseline.flags", "r1.read",
-    "r1.propose", "r1.guard", "r1.trial.r1p1.1.build", "r1.trial.r1p2.1.verify", "r1.tune.r1p1.ACC.build",
-    "r1.tune.r1p1.ACC.screen", "r1.ablate.r1p1.build", "r1.r1p1.confirm", "r1.review_again.r1p1", "r1.settle.r1p1",
+    "r1.propose", "r1.guard", "r1.trial.r1p1.1.build", "r1.trial.r1p2.1.verify", "r1.tune.r1p1.1.build",
+    "r1.tune.r1p1.1.screen", "r1.ablate.r1p1.build", "r1.r1p1.confirm", "r1.review_again.r1p1", "r1.settle.r1p1",
     "r1.remember", "r1.profile", "r1", "final.over_incumbent", "end",
 )  # fmt: skip
 """Every stage again, ended when its work is done and its line is not, or half, on disk."""

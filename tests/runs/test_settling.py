@@ -24,7 +24,7 @@ ANCHOR = "float s = 0.0f;"
 def crew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crew:
     kit.simulate(monkeypatch)
     operator = kit.small_operator(tmp_path / "reduction")
-    opened = open_run(resolve(tmp_path), Asked(operator=str(operator)), lambda event: None)
+    opened = open_run(resolve(tmp_path), Asked(operator=str(operator), anyway=True), lambda event: None)
     yield opened  # type: ignore[misc]
     opened.close()
 
@@ -86,7 +86,8 @@ def test_each_change_is_one_commit_that_holds_those_before_it(crew: Crew) -> Non
     texts = [s.files["kernel.c"] for s in steps]
     assert ["/* b */" in t for t in texts] == [False, True]
     assert texts[1] == one.trial.candidate.variants[-1].source.text
-    assert dict(steps[0].trailers[:3]) == {
+    assert steps[0].trailers[0] == ("Proposed-by", one.trial.patch.author)
+    assert dict(steps[0].trailers[1:4]) == {
         "Rationale": "a hides latency",
         "Expected": "time of long to 0.80; confirmed: as foretold",
         "Risk": "short low: a little more to start",

@@ -33,6 +33,7 @@ def operator() -> Operator:
     sizes = [(0, 0), (5, 0), (1, 1), (9, 7), (33, 65), (300, 128)]
     shapes = [Shape(axes={"rows": r, "n": n}, shape_class="tail", role="edge") for r, n in sizes]
     shapes.append(Shape(axes={"rows": 64, "n": 4096}, shape_class="main"))
+    shapes.append(Shape(axes={"rows": 1, "n": 1 << 21}, shape_class="long"))
     return load_operator("reduction").model_copy(update={"shapes": tuple(shapes)})
 
 

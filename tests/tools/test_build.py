@@ -145,6 +145,47 @@ def test_object_policy_takes_an_honest_object(tmp_path: Path, flag: str) -> None
     assert object_policy(made, "reduction", 1, words) == ()
 
 
+TAIL = """#include <string.h>
+#define USE(f) (void)(f)
+typedef void *(*fn)(void *, const void *, unsigned long);
+"""
+SWITCH = """    for (int r = 0; r < rows; r++) {
+        const float *p = x + (long)r * n;
+        float s = 0;
+        int i = 0;
+        for (; i + 8 <= n; i += 8) for (int k = 0; k < 8; k++) s += p[i + k];
+        switch (n % 8) {
+            case 7: s += p[i + 6]; case 6: s += p[i + 5]; case 5: s += p[i + 4]; case 4: s += p[i + 3];
+            case 3: s += p[i + 2]; case 2: s += p[i + 1]; case 1: s += p[i]; default: break;
+        }
+        y[r] = s;
+    }"""
+
+
+def test_a_jump_through_a_pointer_is_refused_and_a_switch_is_not(builder: Builder) -> None:
+    tail = "    fn go = memcpy; USE(go); volatile fn held = go; go = held; if (rows) go(y, y, 4);"
+    found = of_body(builder, f"{kit.sums()}\n{tail}", before=TAIL)
+    assert found.status == "refused" and "goes where a pointer says" in found.diagnostics[0].message
+    labels = "    static const void *const to[] = {&&one, &&two}; goto *to[n & 1]; one: y[0] = 1; two: y[1] = 2;"
+    assert of_body(builder, labels).status != "ok"
+    assert of_body(builder, SWITCH).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("  10: jmp    *%rax", True), ("  10: notrack jmp *0x10(,%rax,8)", True), ("  10: jmp    *0x2fe2(%rip)", False),
+        ("  10: call   *%rdx", True), ("  10: jmp    1140 <reduction+0x40>", False), ("  10: blr    x3", True),
+        ("  10: br     x17", True), ("  10: bl     1140 <f>", False), ("  10: b      1140 <f>", False),
+        ("Disassembly of section .plt:\n  10: br     x17", False),
+    ],
+)
+def test_every_way_through_a_pointer_is_seen(tmp_path: Path, line: str, refused: bool) -> None:
+    made, words = compiled(tmp_path, "void reduction(void) { }", "-nostartfiles")
+    found = object_policy(made, "reduction", 1, f"{words}\n{line}\n")
+    assert ("call" in {d.kind for d in found}) is refused
+
+
 def test_object_policy_refuses_what_is_no_object(tmp_path: Path) -> None:
     (tmp_path / "k.so").write_bytes(b"#!/bin/sh\n")
     assert [d.kind for d in object_policy(tmp_path / "k.so", "reduction", 1, "")] == ["object"]

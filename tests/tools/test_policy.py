@@ -151,6 +151,38 @@ def test_refuses_plans(rule: str, plan: dict[str, object]) -> None:
     assert [d.kind for d in source_policy(candidate(sums(), **plan), operator())] == [rule]
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1 / 0", "division by zero"), ("-5", "is -5"), ("0.5", "is 0.5"), ("1000000000000", "is 1000000000000"),
+        ("n * 4 // (rows - 9)", "is -1: give a whole number from 0 to 268435456 on shape rows=1,n=1"),
+        ("4 * (n - 1)", "is -4"),
+    ],
+)
+def test_scratch_must_have_a_size_on_every_shape(text: str, says: str) -> None:
+    (found,) = source_policy(candidate(sums(), scratch_bytes=text), operator())
+    assert found.kind == "scratch" and says in found.message and text in found.message, found
+
+
+def test_a_message_names_a_line_only_where_there_is_one() -> None:
+    (plan,) = source_policy(candidate(sums(), scratch_bytes="-5"), operator())
+    assert plan.at == "" and plan.model_copy(update={"line": 3}).at == "line 3: "
+
+
+def test_a_byte_order_mark_is_skipped_as_the_compiler_skips_it() -> None:
+    marked = "\ufeff" + candidate(sums()).variants[0].source.text
+    assert source_policy(whole(marked), operator()) == ()
+    assert [d.kind for d in source_policy(whole(marked.replace("float s", "float \ufeff s")), operator())] == ["text"]
+
+
+def test_a_macro_may_hold_the_head_of_a_function() -> None:
+    head = "#define REDUCE void reduction(const float *x, float *y, int rows, int n)\n"
+    assert source_policy(whole(f"{WHY}{head}REDUCE {{\n{sums()}\n}}\n"), operator()) == ()
+    hidden = "#define GO if (x) fork()\n"
+    found = source_policy(candidate(f"    GO;\n{sums()}", before=hidden), operator())
+    assert "call" in {d.kind for d in found}
+
+
 def test_takes_plans_within_the_contract() -> None:
     plan = {"flags": ("-fassociative-math", "-fno-signed-zeros"), "defines": {"BLOCK": 8}, "scratch_bytes": "4 * n"}
     assert source_policy(candidate(sums(), **plan), operator()) == ()

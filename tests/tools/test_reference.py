@@ -51,8 +51,10 @@ def with_text(folder: Path, text: str, limit_s: float = 20.0) -> Reference:
 
 BROKEN = {
     "raises": ("def reference(inputs, axes):\n    return 1 / 0\n", r"ZeroDivisionError.*line 2"),
-    "no function": ("x = 1\n", "KeyError.*reference"),
+    "no function": ("x = 1\n", "defines no function reference"),
     "not Python": ("def (:\n", "SyntaxError"),
+    "no mapping": ("def reference(inputs, axes):\n    return 3\n", "reference.. returned int"),
+    "no pair": ("def reference(inputs, axes):\n    return {'y': 1.0}\n", "no pair for 'y'"),
     "no output": ("def reference(inputs, axes):\n    return {}\n", "returned no 'y'"),
     "another shape": (
         "import numpy as np\ndef reference(inputs, axes):\n    return {'y': (np.zeros(9), np.zeros(9))}\n",

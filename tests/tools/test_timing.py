@@ -352,8 +352,43 @@ def test_a_gain_above_the_roofline_is_invalid() -> None:
 
 
 def test_a_gain_beyond_tenfold_is_flagged() -> None:
-    assert confirm(bench_on(gains({"new": 12.0}))[0]).host["suspicious"] > 10
-    assert confirm(bench_on(gains({"new": 4.0}))[0]).host["suspicious"] == 0
+    flagged = confirm(bench_on(gains({"new": 12.0}))[0])
+    assert flagged.host["suspicious"] > 10 and "flagged for a person" in flagged.reason
+    usual = confirm(bench_on(gains({"new": 4.0}))[0])
+    assert usual.host["suspicious"] == 0 and not usual.reason
+
+
+@pytest.mark.parametrize(("gain", "says", "status"), [(12.0, "", "decided"), (12.0, "it is wrong", "invalid"),
+                                                      (4.0, "it is wrong", "decided")])  # fmt: skip
+def test_a_flagged_gain_is_verified_again(gain: float, says: str, status: str) -> None:
+    bench, _ = bench_on(gains({"new": gain}))
+    asked: list[str] = []
+    bench.recheck = lambda build: asked.append(build.identity) or says  # type: ignore[func-returns-value]
+    timing = confirm(bench)
+    assert timing.status == status
+    assert asked == (["new"] if gain > 10 else [])
+    assert ("it is wrong" in timing.reason) is (status == "invalid")
+
+
+def test_ceilings_are_measured_again_before_a_kernel_is_refused_for_one() -> None:
+    bench, _ = bench_on(gains({"new": 4.0}))
+    bench.ceilings = {"rows=64,n=1024": 40.0}
+    bench.higher = lambda: {"rows=64,n=1024": 26.0}
+    assert confirm(bench).status == "decided"
+    bench.higher = lambda: {"rows=64,n=1024": 40.0}
+    bench.ceilings = {"rows=64,n=1024": 40.0}
+    assert "above the roofline" in confirm(bench).reason
+
+
+def test_the_pre_flight_keeps_its_samples_and_the_seed_of_the_inputs() -> None:
+    bench, _ = bench_on(gains({}))
+    kept: dict[str, str] = {}
+    bench.keep = lambda text: kept.setdefault(str(len(kept)), text) and str(len(kept) - 1)
+    bench.seed = "00ff"
+    noise = bench.noise(START)
+    blocks = json.loads(kept[noise.samples])["blocks"]
+    assert len(blocks) == bench.pace.noise_blocks and blocks[0]["phase"] == "aa"
+    assert noise.input_seed == confirm(bench).input_seed == "00ff"
 
 
 def test_a_host_that_disturbs_most_pairs_is_noisy() -> None:

@@ -138,12 +138,13 @@ def test_rings_and_call_times_cover_every_timed_shape(bench: Bench, builds: dict
     assert set(bench.call_times(builds["honest"])) <= keys
 
 
-def test_cold_rings_exceed_twice_the_last_cache_and_warm_ones_stay_in_theirs(tmp_path: Path) -> None:
+def test_cold_rings_exceed_twice_the_last_cache_or_take_160_mib_and_warm_ones_stay_in_theirs(tmp_path: Path) -> None:
     operator = operator_in(tmp_path)
     assert call_bytes(operator, operator.shapes[0]) == 4 * 64 * 101
     cold = Shape(axes={"rows": 1, "n": 1 << 20}, shape_class="long", cache="cold")
     assert slots_for(cold, 4 << 20, CACHES) == 16
     assert slots_for(cold, 100 << 20, CACHES) == 2
+    assert slots_for(cold, 64 << 20, {3: 300 << 20}) == 3, "more would take too long to refresh: not cold there"
     warm = operator.shapes[0]
     assert slots_for(warm, 1000, CACHES) == 8
     assert slots_for(warm, 10 << 10, CACHES) == 2
