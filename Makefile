@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# What `make bench` holds against its start, flags, NumPy and a bare read: adopt a kernel first (make demo, run).
+OPERATORS ?= reduction
 # Test files side by side; none of them judges a time.
 JOBS ?= -n 2 --dist loadfile
 
@@ -40,7 +42,7 @@ check: $(DEV) | tools
 	$(BIN)/pytest $(JOBS) $(ARGS)
 
 bench: $(CORE) | tools
-	$(BIN)/kernelcrew bench --workdir . $(ARGS)
+	@for operator in $(OPERATORS); do $(BIN)/kernelcrew bench $$operator --workdir . $(ARGS) || exit 1; done
 	@cat .venv/setup
 
 $(CORE): pyproject.toml setup.py requirements-lock.txt

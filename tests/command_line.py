@@ -6,21 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-
-@dataclass(frozen=True)
-class SmallRun:
-    """A finished run: its working directory and the object that `--json` printed."""
-
-    workdir: Path
-    answer: Mapping[str, Any]
-
-    @property
-    def id(self) -> str:
-        return str(self.answer["run"])
 
 
 def call(
@@ -32,8 +18,3 @@ def call(
     return subprocess.run(
         argv, cwd=cwd, env=env, timeout=time_s, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     )
-
-
-def call_kernelcrew(*words: str, cwd: Path, time_s: float = 240.0) -> subprocess.CompletedProcess[str]:
-    """One kernelcrew command."""
-    return call(["kernelcrew", *words], cwd, time_s=time_s)

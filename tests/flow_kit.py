@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -132,11 +133,13 @@ def knob(text: str, name: str) -> int:
 
 @dataclass
 class SimulatedLab:
-    """Times with a little noise on a clock of its own. Candidates are found by identity, also after a resume."""
+    """Times with a little noise on a clock of its own. Candidates are found by identity, also after a resume, and the
+    same block of the same call has the same noise in any process, so that a resume measures what it would have."""
 
     folder: Path
-    rng: random.Random = field(default_factory=lambda: random.Random(7))
     clock: float = 0.0
+    call: str = ""
+    blocks: Counter[str] = field(default_factory=Counter)
     known: dict[str, Candidate] = field(default_factory=dict)
 
     def us(self, build: Build, shape: Shape) -> float:
@@ -150,7 +153,9 @@ class SimulatedLab:
     @contextmanager
     def stand(self, builds: Mapping[str, Build], trusted: Sequence[str]) -> Iterator[SimulatedStand]:
         self.clock += 0.01
-        yield SimulatedStand(self, dict(builds))
+        key = " ".join(f"{name}={builds[name].identity}" for name in sorted(builds))
+        self.blocks[key] += 1
+        yield SimulatedStand(self, dict(builds), f"{self.call} {key} {self.blocks[key]}")
 
     def now(self) -> float:
         return self.clock
@@ -169,11 +174,16 @@ class SimulatedLab:
 class SimulatedStand:
     lab: SimulatedLab
     builds: dict[str, Build]
+    block: str
+    samples: Counter[str] = field(default_factory=Counter)
 
     def heat(self, shape: Shape, order: Sequence[str]) -> Heat:
         samples = []
         for name in order:
-            us = self.lab.us(self.builds[name], shape) * self.lab.rng.lognormvariate(0.0, 0.004)
+            sample = f"{name} {shape.key}"
+            self.samples[sample] += 1
+            noise = random.Random(f"{self.block} {sample} {self.samples[sample]}").lognormvariate(0.0, 0.004)
+            us = self.lab.us(self.builds[name], shape) * noise
             calls = max(1, round(1500 / us))
             self.lab.clock += calls * us / 1e6
             samples.append(Sampled(name=name, calls=calls, elapsed_us=calls * us, worker_us=calls * us))
@@ -229,6 +239,10 @@ class SimulatedWorkshop(Workshop):
 
     def note(self, *words: str) -> None:
         """One line a call, flushed at once: a killed process leaves it."""
+        lab = self.bench.lab
+        assert isinstance(lab, SimulatedLab)
+        lab.call = " ".join(words)
+        lab.blocks.clear()
         self.notes.mkdir(parents=True, exist_ok=True)
         with open(self.notes / "calls", "a", encoding="utf-8") as handle:
             handle.write(" ".join(words) + "\n")
