@@ -6,7 +6,7 @@ ARGS ?=
 # What `make bench` holds against its start, flags, NumPy and a bare read: adopt a kernel first (make demo, run).
 OPERATORS ?= reduction
 # Test files side by side; none of them judges a time.
-JOBS ?= -n 2 --dist loadfile
+JOBS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test check bench lock clean tools
 .NOTPARALLEL:
