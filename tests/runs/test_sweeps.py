@@ -42,8 +42,8 @@ def call(crew: Crew, role: str, name: str, **arguments: Any) -> dict[str, Any]:
 def test_the_rule_based_proposer_sweeps_before_it_moves_a_knob(crew: Crew) -> None:
     swept = [s for s in crew.journal.steps if s.kind == "KnobSweep"]
     assert swept and all(s.payload["rows"] for s in swept)
-    best = {s.payload["knob"]: max(r["overall"] for r in s.payload["rows"]) for s in swept}
-    flat = {f"knob {knob}" for knob, ratio in best.items() if ratio < 1.0}
+    best = {s.payload["knob"]: (max(r["overall"] for r in s.payload["rows"]), s.payload["margin"]) for s in swept}
+    flat = {f"knob {knob}" for knob, (ratio, margin) in best.items() if ratio <= 1 + margin}
     notes = " ".join(s.payload["proposals"]["note"] for s in crew.journal.steps if s.step.endswith(".propose"))
     assert flat and all(f"{name}: swept" in notes for name in flat)
     proposed = {c["target"] for s in crew.journal.steps if s.step.endswith(".propose")
