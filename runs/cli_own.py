@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from kernelcrew.runs import cli_show as show
+from kernelcrew.runs.cli_options import AsJson
 
 Name = Annotated[str, typer.Argument(help="The operator's name: a C identifier.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object as the last line of standard output.")]
 
 
 def register(app: typer.Typer) -> None:

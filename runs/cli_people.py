@@ -33,10 +33,10 @@ def show_kernel(
     """Print the kernel as it stands on this platform: what a patch is made against."""
     from kernelcrew.kernels.load import load_operator
     from kernelcrew.kernels.planfile import PLAN, to_files
-    from kernelcrew.runs.submitting import kernel_text, standing_kernel
+    from kernelcrew.runs.submitting import standing_kernel
 
     standing = standing_kernel(resolve(workdir), load_operator(operator), backend)
-    _plain(to_files(standing)[PLAN] if plan else kernel_text(standing).text)
+    _plain(to_files(standing)[PLAN] if plan else standing.variants[-1].source.text)
 
 
 def submit(  # noqa: PLR0913 - one parameter an option of the command

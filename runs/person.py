@@ -19,11 +19,11 @@ from kernelcrew.memory.embed import choose
 from kernelcrew.memory.store import Memory
 from kernelcrew.platforms.detect import detect
 from kernelcrew.record import Record
+from kernelcrew.runs.deeds import author
 from kernelcrew.runs.journal import Journal, payload_of, read_steps
 from kernelcrew.runs.nouns import RunRecord, Settled, Start, Step
 from kernelcrew.runs.remembering import Remembered
 from kernelcrew.runs.session import run_folder
-from kernelcrew.runs.submitting import login
 from kernelcrew.runs.vcs import copy_of, repo_for
 from kernelcrew.settings import Settings
 from kernelcrew.tools.git import Repo
@@ -106,19 +106,10 @@ def roll_back(settings: Settings, operator: str, to: str, why: str, backend: str
     after = repo.reset_incumbent(about.name, platform, backend, target)
     word = LastWord(
         word="rolled back", run=to if _is_run(settings, to) else "", operator=about.name, platform=platform,
-        backend=backend, by=f"person:{login()}", why=why, when=_now(), before=stood, after=after,
+        backend=backend, by=f"person:{author()}", why=why, when=_now(), before=stood, after=after,
     )  # fmt: skip
     _append(settings, word)
     return word
-
-
-def history(settings: Settings) -> tuple[LastWord, ...]:
-    """Every last word of this working directory, oldest first."""
-    path = settings.home / "history.jsonl"
-    if not path.exists():
-        return ()
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return tuple(LastWord.model_validate_json(line) for line in lines if line.strip())
 
 
 def _repo(settings: Settings, operator: Operator, backend: str, holds: Callable[[Repo], bool]) -> Repo:
@@ -150,7 +141,7 @@ def _finished(settings: Settings, run: str) -> tuple[Start, RunRecord, list[Sett
 def _word(word: Word, start: Start, why: str, moved: tuple[str, str]) -> LastWord:
     return LastWord(
         word=word, run=start.run, operator=start.operator, platform=start.platform, backend=start.backend,
-        by=f"person:{login()}", why=why.strip(), when=_now(), before=moved[0], after=moved[1],
+        by=f"person:{author()}", why=why.strip(), when=_now(), before=moved[0], after=moved[1],
     )  # fmt: skip
 
 

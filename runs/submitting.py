@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +10,10 @@ from kernelcrew.errors import UserMistake
 from kernelcrew.files import read_text
 from kernelcrew.kernels.diffs import Group, diff_of, edits_from, parse_group, pieces_of
 from kernelcrew.kernels.load import load_operator, start_candidate
-from kernelcrew.kernels.nouns import CLASSES, Candidate, Expectation, KernelSource, Operator
+from kernelcrew.kernels.nouns import CLASSES, Candidate, Expectation, Operator
 from kernelcrew.platforms.detect import detect
 from kernelcrew.record import Record
+from kernelcrew.runs.deeds import author
 from kernelcrew.runs.incumbent import adopted_candidate
 from kernelcrew.runs.queue import Submission, enqueue, new_id, waiting
 from kernelcrew.runs.vcs import repo_for
@@ -60,7 +59,7 @@ def submission_from(settings: Settings, asked: SubmitAsked) -> Submission:
         id=new_id(),
         operator=operator.name,
         backend=asked.backend,
-        author=f"person:{asked.author or login()}",
+        author=f"person:{asked.author or author()}",
         why=asked.why.strip(),
         diff=diff,
         groups=groups,
@@ -84,19 +83,6 @@ def standing_kernel(settings: Settings, operator: Operator, backend: str) -> Can
     platform = detect(settings.cc).platform.id
     found = repo.incumbent(operator.name, platform, backend)
     return adopted_candidate(repo, found.commit) if found.commit else start
-
-
-def login() -> str:
-    """The login name of whoever runs this."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
-
-
-def kernel_text(standing: Candidate) -> KernelSource:
-    """The source that a patch changes: that of the unconditional variant."""
-    return standing.variants[-1].source
 
 
 def _text(path: Path) -> str:

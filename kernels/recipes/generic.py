@@ -15,7 +15,8 @@ from kernelcrew.kernels.recipes.generic_loops import (
     split_sums,
     threads_outside,
 )
-from kernelcrew.kernels.recipes.recipe import Recipe, Refusal, Rewrite, Rewritten, Site
+from kernelcrew.kernels.recipes.loops import adds_flag
+from kernelcrew.kernels.recipes.recipe import Recipe, Refusal, Rewritten, Site
 
 ELEMENT_BYTES = {"float32": 4, "float64": 8, "int32": 4}
 
@@ -110,17 +111,6 @@ def _root(source: CSource, name: str, before: int) -> str:
     return name
 
 
-def _flag(flag: str) -> Rewrite:
-    def rewrite(site: Site) -> Rewritten | Refusal:
-        if flag in site.plan.flags:
-            return Refusal(because=f"the plan has {flag} already")
-        if flag not in site.operator.backends[site.backend].allowed_flags:
-            return Refusal(because=f"the operator does not allow {flag}")
-        return Rewritten(text=site.source.text, add_flags=(flag,))
-
-    return rewrite
-
-
 _CHAINS = Knob(name="CHAINS_APART", window=(8, 16, 32), value=16)
 
 RECIPES = (
@@ -177,13 +167,13 @@ RECIPES = (
         needs="a tensor whose align_bytes is more than its element",
     ),
     Recipe(
-        name="no_errno", label="rewrite", rewrite=_flag("-fno-math-errno"),
+        name="no_errno", label="rewrite", rewrite=adds_flag("-fno-math-errno"),
         mechanism="Lets square roots and the like be instructions instead of calls that may set errno "
         "(-fno-math-errno).",
         needs="a manifest that allows the flag",
     ),
     Recipe(
-        name="wide_vectors", label="rewrite", rewrite=_flag("-mprefer-vector-width=512"),
+        name="wide_vectors", label="rewrite", rewrite=adds_flag("-mprefer-vector-width=512"),
         mechanism="Lets the compiler use the machine's widest vectors, which it avoids by default "
         "(-mprefer-vector-width=512).",
         needs="a manifest that allows the flag",

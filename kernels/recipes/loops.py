@@ -6,7 +6,7 @@ import re
 
 from kernelcrew.kernels.nouns import Knob, Risk
 from kernelcrew.kernels.recipes.find import SumLoop, clash, entry_of, indent_at, preamble, shift, sum_loop
-from kernelcrew.kernels.recipes.recipe import Recipe, Refusal, Rewritten, Site
+from kernelcrew.kernels.recipes.recipe import Recipe, Refusal, Rewrite, Rewritten, Site
 
 _CHAINS = """\
 /* scalar_accumulators: CHAINS partial sums that do not wait for each other hide the latency of one addition. */
@@ -51,13 +51,17 @@ def _contract_flags(site: Site) -> Rewritten | Refusal:
     return Rewritten(text=site.source.text, add_flags=missing)
 
 
-def _unroll_flag(site: Site) -> Rewritten | Refusal:
-    flag = "-funroll-loops"
-    if flag in site.plan.flags:
-        return Refusal(because=f"the plan has {flag} already")
-    if flag not in site.operator.backends[site.backend].allowed_flags:
-        return Refusal(because=f"the operator does not allow {flag}")
-    return Rewritten(text=site.source.text, add_flags=(flag,))
+def adds_flag(flag: str) -> Rewrite:
+    """The rewrite that leaves the text alone and adds one compiler flag, where the operator allows it."""
+
+    def rewrite(site: Site) -> Rewritten | Refusal:
+        if flag in site.plan.flags:
+            return Refusal(because=f"the plan has {flag} already")
+        if flag not in site.operator.backends[site.backend].allowed_flags:
+            return Refusal(because=f"the operator does not allow {flag}")
+        return Rewritten(text=site.source.text, add_flags=(flag,))
+
+    return rewrite
 
 
 def _restrict(site: Site) -> Rewritten | Refusal:
@@ -110,7 +114,7 @@ RECIPES = (
         ),
     ),
     Recipe(
-        name="unroll_flag", label="rewrite", rewrite=_unroll_flag,
+        name="unroll_flag", label="rewrite", rewrite=adds_flag("-funroll-loops"),
         mechanism="Lets the compiler unroll loops whose length it does not know (-funroll-loops): fewer branches an "
         "element.",
         needs="a manifest that allows the flag",
