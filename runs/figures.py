@@ -88,10 +88,8 @@ def bench_figures(settings: Settings, name: str, run: str, listener: Listener) -
         lab.say("bench", "the peaks of this machine")
         machine = with_peaks(lab.machine, measure_peaks(lab.machine, settings, again=True))
         lab.say("bench", "the kernel and the flags alone against the start")
-        over_start, flags_over = lab.bus.need(
-            SCREEN, ScreenArgs(candidates=(kernel, flags), baseline=first, blocks=BLOCKS)
-        ).timings
-        over_flags = lab.bus.need(SCREEN, ScreenArgs(candidates=(kernel,), baseline=flags, blocks=BLOCKS)).timings[0]
+        over_start, flags_over = _timed(lab, first, kernel, flags)
+        (over_flags,) = _timed(lab, flags, kernel)
         numpy = "NumPy and " if has_rival(operator) else ""
         lab.say("bench", f"the kernel against {numpy}a bare read of its inputs")
         reads = [read_loop(operator, backend, machine.platform.vector_bytes, streams) for streams in STREAMS]
@@ -123,6 +121,17 @@ def _built(lab: Lab, *candidates: Candidate) -> tuple[Build, ...]:
             why = "; ".join(d.message for d in build.diagnostics[:2]) or build.status
             raise HarnessError(f"a trusted kernel was not built: {why}", fix="run `kernelcrew doctor`")
     return builds
+
+
+def _timed(lab: Lab, baseline: Build, *candidates: Build) -> tuple[Timing, ...]:
+    """Each against the baseline. Raises HarnessError when one gave wrong outputs or the host allowed no figure: a
+    table with holes would be read as if it had none."""
+    found = lab.bus.need(SCREEN, ScreenArgs(candidates=candidates, baseline=baseline, blocks=BLOCKS)).timings
+    for timing in found:
+        if not timing.shapes:
+            why = f"a trusted kernel has no figures ({timing.status}): {timing.reason}"
+            raise HarnessError(why, fix="run it again on a quiet machine; `kernelcrew judge` says more of a kernel")
+    return found
 
 
 def _shape_table(

@@ -5,10 +5,17 @@ e = (y - reference) / (u s). Limits on e are expressions over the axes (`Toleran
 denormal, 2^-149 takes its place, since no float32 result can come closer.
 
 The mean and the slope are pooled over many elements, since a bias far below the limit of any single one still shows
-there. Each is refused beyond max(limit, 5 standard errors). For the slope of e on reference / scale the limit is 2
-+ E / 20 with E the limit on e, unless the tolerance gives another: for E = 4 + 3 sqrt(K) that is 2 + 0.15 sqrt(K),
-within 0.41 of which ten honest kernels stayed. Operators whose elements share an error (all elements of a softmax row
-are divided by one sum) give their own, since the standard error takes elements to be independent.
+there. A mean is refused beyond max(limit, 5 standard errors), a slope beyond max(limit, 6). For the slope of e on
+reference / scale the limit is 2 + E / 20 with E the limit on e, unless the tolerance gives another: for E = 4 + 3
+sqrt(K) that is 2 + 0.15 sqrt(K), within 0.41 of which ten honest kernels stayed. Operators whose elements share an
+error (all elements of a softmax row are divided by one sum) give their own, since the standard error takes elements to
+be independent.
+
+The slope's standard error allows for errors that are larger where the result is (White's estimator, with the effective
+number of elements in place of their count): partial sums that end high were high on the way, and each rounding is of
+the partial sum. Over 3000 products of 8 x 8 x 256 by a serial loop the slope over the textbook's standard error had a
+deviation of 1.54 and passed 5 in 0.03 %; over White's 1.06, and never. A run checks thousands of batches, hence 6, and
+where few elements fix the slope, as many as leave the same chance by Student's distribution.
 """
 
 from __future__ import annotations
@@ -28,8 +35,11 @@ U = 2.0**-24
 SMALLEST = 2.0**-149
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 STANDARD_ERRORS = 5.0
+SLOPE_ERRORS = 6.0
 MIN_POOLED = 32
 """Fewest elements that a pooled statistic is judged on."""
+MIN_EFFECTIVE = 4.0
+"""Fewest elements of equal weight that a slope is judged on."""
 Doubles = NDArray[np.float64]
 
 
@@ -159,7 +169,7 @@ class Pooled:
                     f"{abs(self._mean.mean):.3g} of its limit"
                 )
         for limit, line in self._slopes.items():
-            allowed = max(limit, STANDARD_ERRORS * line.error)
+            allowed = max(limit, line.allowance)
             if line.judged and not abs(line.slope) <= allowed:
                 figure = f"slope {line.slope:+.4g} u over {line.count} elements, limit {allowed:.4g}"
                 return f"errors follow the result: {figure}"
@@ -194,17 +204,26 @@ class _Line:
 
     def __init__(self) -> None:
         self.count = 0
-        self._xx = self._xy = self._yy = 0.0
+        self._xx = self._xy = 0.0
+        self._x4 = self._x3y = self._x2y2 = 0.0
 
     def add(self, x: Doubles, y: Doubles) -> None:
         self.count += x.size
-        self._xx += _dot(x, x)
-        self._xy += _dot(x, y)
-        self._yy += _dot(y, y)
+        squares, products = x * x, x * y
+        self._xx += float(squares.sum())
+        self._xy += float(products.sum())
+        self._x4 += _dot(squares, squares)
+        self._x3y += _dot(squares, products)
+        self._x2y2 += _dot(products, products)
+
+    @property
+    def effective(self) -> float:
+        """How many elements of equal weight would fix the slope as well."""
+        return self._xx**2 / self._x4 if self._x4 > 0.0 else 0.0
 
     @property
     def judged(self) -> bool:
-        return self.count >= MIN_POOLED and self._xx > 0.0
+        return self.count >= MIN_POOLED and self.effective >= MIN_EFFECTIVE
 
     @property
     def slope(self) -> float:
@@ -214,8 +233,25 @@ class _Line:
     def error(self) -> float:
         if not self.judged:
             return math.inf
-        rest = max(0.0, self._yy - self.slope * self._xy)
-        return math.sqrt(rest / (self.count - 1) / self._xx)
+        spread = self._x2y2 - 2.0 * self.slope * self._x3y + self.slope**2 * self._x4
+        few = self.effective / (self.effective - 1.0)
+        return math.sqrt(max(0.0, spread)) * few / self._xx
+
+    @property
+    def allowance(self) -> float:
+        """A slope that chance alone exceeds as rarely as a normal deviate exceeds SLOPE_ERRORS; infinite where it
+        cannot be judged."""
+        return student(SLOPE_ERRORS, self.effective - 1.0) * self.error if self.judged else math.inf
+
+
+def student(deviate: float, freedom: float) -> float:
+    """The value that Student's t with `freedom` degrees exceeds as rarely as a normal variable exceeds `deviate`.
+
+    Wallace's approximation of 1959, inverted. At 6 deviates it is above the true value by 18 % with 5 degrees, 3 %
+    with 10 and less than 1 % from 20 on.
+    """
+    z = deviate * (8.0 * freedom + 3.0) / (8.0 * freedom + 1.0)
+    return math.sqrt(freedom * math.expm1(z * z / freedom))
 
 
 def _dot(a: Doubles, b: Doubles) -> float:

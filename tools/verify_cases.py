@@ -52,9 +52,9 @@ def groups(operator: Operator, options: VerifyOptions) -> list[Group]:
     for shape in (*operator.shapes, *options.extra_shapes):
         shapes.setdefault(shape.key, shape)
     first = operator.distribution(operator.timing_distribution)
-    others = [d for d in operator.distributions if d.name != first.name]
+    exact = [d for d in operator.distributions if d.kind == "signs" and d.name != first.name]
+    others = [d for d in operator.distributions if d.name != first.name and d not in exact]
     turn = [others[i] for i in random.permutation(len(others))]
-    exact = [d for d in operator.distributions if d.kind == "signs"]
     spikes = _spikes(operator, random)
     found = []
     for shape in shapes.values():
@@ -65,7 +65,7 @@ def groups(operator: Operator, options: VerifyOptions) -> list[Group]:
             some = 2 if size <= MEDIUM else 1
             chosen = [first, *turn[:some]]
             turn = turn[some:] + turn[:some]
-            chosen += [d for d in exact if d not in chosen]
+            chosen += exact
             chosen += [operator.distribution(n) for n in options.everywhere if n not in {d.name for d in chosen}]
         # Exact sums see on the largest shapes whatever a spike would.
         if size <= MEDIUM or not exact:
