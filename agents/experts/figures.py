@@ -60,12 +60,20 @@ def row_fit(shapes: Iterable[ShapeProfile]) -> RowFit | None:
 def chain_of(source: SourceFacts, profile: Profile, machine: MachineFacts) -> Chain:
     """Lanes of the innermost work: by the compiler's remarks, or by hand-written vectors; 1 for scalar code.
 
-    A reduction that is vectorised in source order loads vectors and adds them one element after another: 1 lane. Loops
-    that set up or write out, less deep than the one that the time is spent in, do not count.
+    A reduction that is vectorised in source order loads vectors and adds them one element after another: 1 lane,
+    whatever the loops beside it do. Loops that set up or write out, less deep than the one that the time is spent in,
+    do not count.
     """
     by_hand = HAND_VECTORS.search(source.text) is not None
     inner = inner_loop(source, profile)
-    work = [loop for loop in source.loops if inner is not None and (loop == inner or _beside(loop, inner))]
+    in_order = inner is not None and any(
+        r.message == IN_ORDER and inner.first <= r.line <= inner.last for r in profile.loops
+    )
+    work = [
+        loop
+        for loop in source.loops
+        if inner is not None and (loop == inner or (not in_order and _beside(loop, inner)))
+    ]
     widths = [
         r.vector_bytes or 16
         for r in profile.loops
@@ -96,6 +104,15 @@ def carries(source: SourceFacts, loop: LoopSpan | None) -> bool:
     An addition to an element of an array (`c[j] += ...`) does not: neighbouring elements do not wait for each other.
     """
     return loop is not None and _CARRIED.search(_lines(source, loop)) is not None
+
+
+def chains_an_element(operator: OperatorFacts, source: SourceFacts, inner: LoopSpan | None) -> int:
+    """How many chains of additions each element of the largest input goes through, one loop after the other; 0 where
+    the loops are deeper than an input has axes, so that an element is met many times."""
+    axes = [dims.count("][") + 1 for _, dims in _EXTENTS.findall(operator.signature.rpartition(";")[2])]
+    if inner is None or inner.depth > max(axes, default=0):
+        return 0
+    return sum(carries(source, loop) for loop in source.loops if loop == inner or _beside(loop, inner))
 
 
 def updates(source: SourceFacts, loop: LoopSpan | None) -> bool:

@@ -11,6 +11,7 @@ from kernelcrew.agents.experts.figures import (
     RowFit,
     carries,
     chain_of,
+    chains_an_element,
     geometric_mean,
     inner_loop,
     multiply_adds,
@@ -64,6 +65,8 @@ class Frame(NamedTuple):
     """The inner loop adds to one variable."""
     updated: bool
     """The inner loop adds to elements of an array."""
+    chains: int
+    """Chains of additions that each element goes through; 0 where elements are met many times."""
 
 
 def read_profile(evidence: ReaderEvidence) -> BottleneckSummary:
@@ -78,6 +81,7 @@ def read_profile(evidence: ReaderEvidence) -> BottleneckSummary:
         rows=sums_rows(evidence.operator),
         carried=carries(source, inner),
         updated=updates(source, inner),
+        chains=chains_an_element(evidence.operator, source, inner),
     )
     groups: dict[tuple[ShapeClass, Kind], list[Reading]] = {}
     for shape in profile.shapes:
@@ -103,7 +107,9 @@ def read_shape(shape: ShapeProfile, frame: Frame) -> Reading:
         work = shape.time_us * 1e3 * shape.share
         return Reading(shape, "overhead", f"{told}; at its peak it would take {work:.0f} ns of {shape.time_us:.2f} us")
     if frame.carried and not chain.by_hand and chain.latency_ns > 0 and shape.share < HALF:
-        each = 2 / shape.gflop_s if multiply_adds(shape) and shape.gflop_s > 0 else shape.ns_per_element
+        each = shape.ns_per_element / max(frame.chains, 1)
+        if not frame.chains and multiply_adds(shape):
+            each = 2 / shape.gflop_s
         chained = each * chain.lanes / chain.latency_ns
         if HALF_CHAINED <= chained <= ONE_CHAIN[1]:
             held = f"{each:.3f} ns a term, {chained:.2f} of one add's {chain.latency_ns:.2f} ns"

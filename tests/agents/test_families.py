@@ -11,7 +11,8 @@ from kernelcrew.agents.facts import numbered, operator_facts, recipe_notes, sour
 from kernelcrew.agents.nouns import ProposalSet
 from kernelcrew.kernels.load import load_operator, start_candidate
 from kernelcrew.kernels.nouns import Candidate, KernelSource, LaunchPlan, NotApplicable, Operator, Tolerance, Variant
-from kernelcrew.tools.nouns import Profile, ShapeProfile
+from kernelcrew.tools.build_words import IN_ORDER
+from kernelcrew.tools.nouns import LoopRemark, Profile, ShapeProfile
 
 NORM = """\
 #include <math.h>
@@ -94,6 +95,29 @@ def test_an_unknown_operator_gets_generic_directions_and_they_can_be_written() -
     notes = {r.name: r for r in recipe_notes(operator, candidate)}
     assert notes["threads_outside"].not_here and notes["split_sums"].not_here == ""
     assert not isinstance(notes["split_sums"], NotApplicable)
+
+
+def test_two_chains_after_each_other_are_read_as_chains_though_a_loop_beside_them_is_in_vectors() -> None:
+    operator, candidate = unknown()
+    hot = (
+        LoopRemark(line=7, vectorized=True, vector_bytes=32, message=IN_ORDER),
+        LoopRemark(line=10, vectorized=True, vector_bytes=32, message=IN_ORDER),
+        LoopRemark(line=13, vectorized=True, vector_bytes=32),
+    )
+    base = profile_of(operator, candidate, share=0.05)
+    shapes = tuple(s.model_copy(update={"ns_per_element": 2 * 1.05 * kit.ADD_NS}) for s in base.shapes)
+    profile = base.model_copy(update={"loops": hot, "hot_lines": ((11, 0.6),), "shapes": shapes})
+    facts = operator_facts(operator, "c").model_copy(
+        update={"signature": "void layernorm(const float *x, ...); x[rows][n], gamma[n], beta[n], y[rows][n]"}
+    )
+    seen = kit.reader_evidence(profile, candidate).model_copy(update={"operator": facts})
+    found = read_profile(seen)
+    chained = [b for b in found.bottlenecks if b.kind != "overhead"]
+    assert {b.kind for b in chained} == {"latency"} and {b.shape_class for b in chained} >= {"main", "long"}
+    assert all("1.05 of one add" in cited for b in chained for cited in b.cited)
+    vectors = tuple(r.model_copy(update={"message": ""}) for r in hot)
+    wide = read_profile(seen.model_copy(update={"profile": profile.model_copy(update={"loops": vectors})}))
+    assert "latency" not in {b.kind for b in wide.bottlenecks}
 
 
 def test_generic_moves_keep_silent_where_recipes_name_the_operator() -> None:
