@@ -146,12 +146,11 @@ DIRECTIONS: tuple[Direction, ...] = (
         ("vector_scores",),
     ),
     Direction(
-        "Plain loops that the compiler may reorder, with a vector exp",
+        "Plain loops that the compiler may reorder",
         "Leave the products to the compiler, which the contract's freedom lets vectorise them, and take out by "
-        "hand what "
-        "it cannot: calls of expf and divisions.",
-        ("contract_flags", "poly_exp", "late_division"),
-        ("poly_exp",),
+        "hand what it cannot: divisions.",
+        ("contract_flags", "late_division"),
+        ("late_division",),
     ),
     Direction(
         "Trim what is left to single queries",

@@ -13,7 +13,7 @@ from kernelcrew.kernels.cparse import CSource, Loop, parse_c
 from kernelcrew.kernels.nouns import Knob, Risk
 from kernelcrew.kernels.recipes.attention_lanes import EXP_FAST, EXP_SLOW, LANES, WIDTH
 from kernelcrew.kernels.recipes.attention_rows import EXP_ROW, SCORES, VALUES
-from kernelcrew.kernels.recipes.find import clash, entry_of, indent_at, line_start, preamble
+from kernelcrew.kernels.recipes.find import REASSOCIATES, clash, entry_of, indent_at, line_start, preamble
 from kernelcrew.kernels.recipes.recipe import Recipe, Refusal, Rewritten, Site
 
 _ROW = r"const float \*(?P<row>\w+) = (?P<base>\w+) \+ \(\(long\)(?P<head>\w+) \* (?P<n>\w+) \+ {j}\) \* (?P<d>\w+); "
@@ -131,6 +131,8 @@ def _exp(site: Site) -> Rewritten | Refusal:
     found = _keys_loop(site.source, _WEIGH)
     text = site.source.text
     slow = EXP_SLOW in text
+    if REASSOCIATES & {*site.plan.flags}:
+        return Refusal(because="it rounds by adding a constant and taking it away, which -fassociative-math cancels")
     if EXP_FAST in text or (found is None and not slow):
         return Refusal(because="no loop `p[j] = expf(p[j] - top); sum += p[j];` is there")
     if because := _ready(site, ("exp_row", *(() if slow else ("exp_lanes",)))):

@@ -12,6 +12,10 @@ _INIT = re.compile(r"((?:\w+ )*)(\w+) = 0")
 _STEP = r"(?:{i} ?\+\+|\+\+ ?{i}|{i} \+= 1)"
 _PRAGMA = re.compile(r"[ \t]*#[ \t]*pragma[^\n]*\n\s*\Z")
 
+ROUNDING = re.compile(r"\b(12582912\.|6755399441055744\.|0x1\.8p\+?(23|52))")
+"""1.5 x 2^23 and 1.5 x 2^52: a sum with one of them is rounded to a whole number."""
+REASSOCIATES = {"-fassociative-math", "-funsafe-math-optimizations", "-ffast-math", "-Ofast"}
+
 
 class SumLoop(Record):
     """A loop that adds the elements of one row, one after another, into one variable."""

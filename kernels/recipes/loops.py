@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 
 from kernelcrew.kernels.nouns import Knob, Risk
-from kernelcrew.kernels.recipes.find import SumLoop, clash, entry_of, indent_at, preamble, shift, sum_loop
+from kernelcrew.kernels.recipes.find import (
+    REASSOCIATES,
+    ROUNDING,
+    SumLoop,
+    clash,
+    entry_of,
+    indent_at,
+    preamble,
+    shift,
+    sum_loop,
+)
 from kernelcrew.kernels.recipes.recipe import Recipe, Refusal, Rewrite, Rewritten, Site
 
 _CHAINS = """\
@@ -48,6 +58,8 @@ def _contract_flags(site: Site) -> Rewritten | Refusal:
     missing = tuple(f for f in flags if f not in site.plan.flags)
     if not missing:
         return Refusal(because="the plan has them already" if flags else "the contract frees no flag")
+    if REASSOCIATES & {*missing} and ROUNDING.search(site.source.blank):
+        return Refusal(because="the source rounds by adding a constant and taking it away, which reassociation cancels")
     return Rewritten(text=site.source.text, add_flags=missing)
 
 

@@ -152,6 +152,18 @@ def test_a_recipe_is_not_applied_twice_and_not_to_other_operators(name: str) -> 
     assert isinstance(other, NotApplicable) and "attention alone" in other.because
 
 
+def test_a_polynomial_that_rounds_by_adding_and_flags_that_reassociate_refuse_each_other() -> None:
+    operator, start = load_operator("attention"), START.variants[-1]
+    flags = start.plan.model_copy(update={"flags": ("-fassociative-math",)})
+    late = RECIPES["poly_exp"].apply(start.source, flags, operator, {})
+    assert isinstance(late, NotApplicable) and "-fassociative-math cancels" in late.because
+    fast = RECIPES["poly_exp"].apply(start.source, start.plan, operator, {})
+    assert not isinstance(fast, NotApplicable)
+    found = RECIPES["contract_flags"].apply(*fast, operator, {})
+    assert isinstance(found, NotApplicable) and "reassociation cancels" in found.because
+    assert not isinstance(RECIPES["contract_flags"].apply(start.source, start.plan, operator, {}), NotApplicable)
+
+
 @pytest.mark.parametrize(
     ("name", "before", "after", "because"),
     [
