@@ -11,7 +11,7 @@ import agent_evidence as kit
 import pytest
 from scripted_server import Line, Server, calls, fails, says, serve
 
-from kernelcrew.agents import clients
+from kernelcrew.agents import clients, server_client
 from kernelcrew.agents.clients import make_client
 from kernelcrew.agents.nouns import Answer, Question
 from kernelcrew.agents.recipes_client import answer
@@ -42,7 +42,7 @@ class Tools:
 @pytest.fixture(autouse=True)
 def key_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(clients.KEY_NAME, KEY)
-    monkeypatch.setattr(clients, "RETRIES", 0)
+    monkeypatch.setattr(server_client, "RETRIES", 0)
 
 
 READER = Question(role="profiler_reader", task="Read it.", prefix="", evidence=kit.reader_evidence().model_dump_json())
