@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 
 from kernelcrew.errors import StoreError
 from kernelcrew.kernels.nouns import Candidate
@@ -57,10 +58,8 @@ def write_report(folder: Path) -> Path:
 def render(steps: list[Step]) -> str:
     """The HTML text of a run's steps."""
     story = gather(steps)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    source = resources.files("kernelcrew.runs").joinpath("templates", "report.html.j2").read_text(encoding="utf-8")
     seconds = stage_seconds(steps)
-    return environment.from_string(source).render(
+    return _template().render(
         story=story,
         start=story.start,
         baseline=story.baseline,
@@ -78,6 +77,14 @@ def render(steps: list[Step]) -> str:
         shapes=_shapes(story),
         final_files=to_files(story.end.final) if story.end and story.adopted else {},
     )
+
+
+@cache
+def _template() -> Template:
+    """The page's template: compiling it takes longer than filling it in."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    source = resources.files("kernelcrew.runs").joinpath("templates", "report.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(source)
 
 
 def gather(steps: list[Step]) -> Story:
