@@ -106,17 +106,17 @@ def program(signature: Signature, settings: Settings) -> Path:
     if binary.exists():
         return binary
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "signature.h").write_text(header, encoding="utf-8")
-    with tempfile.NamedTemporaryFile(dir=folder, prefix="new-", delete=False) as draft:
-        new = Path(draft.name)
-    line = [settings.cc, *FLAGS, "-I", str(folder), "-o", str(new), str(SOURCE), "-ldl", "-lm"]
-    result = proc.run(line, env=child_environment(), limits=proc.Limits(time_s=60.0))
-    if not result.ok:
-        new.unlink()
+    # A folder of its own: another process may be compiling the same worker.
+    with tempfile.TemporaryDirectory(dir=folder, prefix="new-") as mine:
+        (Path(mine) / "signature.h").write_text(header, encoding="utf-8")
+        new = Path(mine) / "worker"
+        line = [settings.cc, *FLAGS, "-I", mine, "-o", str(new), str(SOURCE), "-ldl", "-lm"]
+        result = proc.run(line, env=child_environment(), limits=proc.Limits(time_s=60.0))
         if result.status == "missing":
             raise MissingTool(f"no C compiler '{settings.cc}'", fix="install gcc, or set KERNELCREW_CC")
-        what = f"the worker does not compile ({result.status}): {result.err[-2000:]}"
-        raise HarnessError(what, fix="set KERNELCREW_CC to a gcc that works")
-    new.chmod(0o755)
-    os.replace(new, binary)
+        if not result.ok:
+            what = f"the worker does not compile ({result.status}): {result.err[-2000:]}"
+            raise HarnessError(what, fix="set KERNELCREW_CC to a gcc that works")
+        new.chmod(0o755)
+        os.replace(new, binary)
     return binary
