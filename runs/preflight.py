@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelcrew.errors import Unfit
 from kernelcrew.event import Event, Listener
 from kernelcrew.kernels.load import load_operator
+from kernelcrew.memory.embed import make as make_embedder
 from kernelcrew.platforms.detect import detect
 from kernelcrew.runs.check import examine
 from kernelcrew.runs.session import Asked, check_asked, require_here
@@ -15,6 +16,7 @@ def preflight(settings: Settings, asked: Asked, listener: Listener) -> tuple[str
     """What a run does first: refuses where it must, tells warnings; what `anyway` overrode. Raises Unfit."""
     operator = load_operator(asked.operator)
     check_asked(operator, asked)
+    make_embedder(settings.embedder)
     require_here(asked.platform, detect(settings.cc).platform)
     found = examine(settings, operator, asked.backend, asked.budget_min, listener)
     refused = [f for f in found if f.severity == "refuse"]

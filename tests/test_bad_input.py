@@ -200,6 +200,7 @@ def test_bad_values_of_the_environment_are_told_as_such(
 ) -> None:
     monkeypatch.setenv(name, value)
     refuses(say("run", "reduction", "--workdir", str(tmp_path)), 2, *told)
+    assert kit.calls(tmp_path) == []
 
 
 @pytest.mark.parametrize("kind", ["a file", "below a file"])
@@ -258,30 +259,37 @@ def own_mounts() -> bool:
     return tool is not None and subprocess.run([tool, *words], capture_output=True, check=False).returncode == 0
 
 
-def on_a_small_disk(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """Run a shell script in which $WORK is a mount point of its own and $RUN plays kernelcrew on the simulated clock.
+OnDisk = Callable[[str], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def on_a_small_disk(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> OnDisk:
+    """Runs a shell script in which $WORK is a mount point of its own and $RUN plays kernelcrew on the simulated clock.
     What is built, and what the simulation itself writes, lies elsewhere."""
     work, program = tmp_path / "work", tmp_path / "outside.py"
-    for name in ("work", "cache", "simulated"):
+    for name in ("work", "simulated"):
         (tmp_path / name).mkdir()
+    kit.share_builds(tmp_path_factory.getbasetemp(), tmp_path)
     program.write_text(OUTSIDE)
     operator = kit.small_operator(tmp_path / "reduction")
     env = {
         **os.environ, "WORK": str(work), "RUN": f"{sys.executable} {program}", "OPERATOR": str(operator),
         "PYTHONPATH": str(TESTS), "ELSEWHERE": str(tmp_path),
     }  # fmt: skip
-    head = "prepare() { mkdir $WORK/.kernelcrew; ln -s $ELSEWHERE/cache $ELSEWHERE/simulated $WORK/.kernelcrew; }\n"
-    argv = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", head + script]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
+    there = "$ELSEWHERE/.kernelcrew/cache $ELSEWHERE/simulated"
+    head = f"prepare() {{ mkdir $WORK/.kernelcrew; ln -s {there} $WORK/.kernelcrew; }}\n"
+    argv = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    return lambda script: subprocess.run(
+        [*argv, head + script], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 needs_mounts = pytest.mark.skipif(not own_mounts(), reason="this machine gives a process no mounts of its own")
 
 
 @needs_mounts
-def test_a_full_disk_keeps_what_was_recorded_and_a_resume_finishes(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_what_was_recorded_and_a_resume_finishes(tmp_path: Path, on_a_small_disk: OnDisk) -> None:
     done = on_a_small_disk(
-        tmp_path,
         """
         mount -t tmpfs -o size=400k tmpfs $WORK && prepare
         $RUN run $OPERATOR --anyway --rounds 1 --workdir $WORK; echo first $?
@@ -304,10 +312,10 @@ def test_a_full_disk_keeps_what_was_recorded_and_a_resume_finishes(tmp_path: Pat
 
 @needs_mounts
 @pytest.mark.parametrize("size_kib", [16, 100])
-def test_a_disk_too_small_for_anything_is_told(tmp_path: Path, size_kib: int) -> None:
+def test_a_disk_too_small_for_anything_is_told(on_a_small_disk: OnDisk, size_kib: int) -> None:
     small = f"mount -t tmpfs -o size={size_kib}k tmpfs $WORK && prepare"
     script = f"{small}; $RUN run $OPERATOR --anyway --workdir $WORK; echo $?"
-    done = on_a_small_disk(tmp_path, script)
+    done = on_a_small_disk(script)
     assert done.stdout == "1\n"
     assert "Traceback" not in done.stderr
     assert "full" in done.stderr or "No space left on device" in done.stderr
@@ -315,7 +323,7 @@ def test_a_disk_too_small_for_anything_is_told(tmp_path: Path, size_kib: int) ->
 
 
 @needs_mounts
-def test_a_read_only_workdir_is_told_and_unchanged(tmp_path: Path) -> None:
+def test_a_read_only_workdir_is_told_and_unchanged(on_a_small_disk: OnDisk) -> None:
     script = """
     mount -t tmpfs -o size=1m tmpfs $WORK && mount -o remount,ro $WORK
     $RUN run $OPERATOR --anyway --workdir $WORK; echo $?
@@ -323,7 +331,7 @@ def test_a_read_only_workdir_is_told_and_unchanged(tmp_path: Path) -> None:
     $RUN doctor --workdir $WORK >&2; echo $?
     ls -A $WORK
     """
-    done = on_a_small_disk(tmp_path, script)
+    done = on_a_small_disk(script)
     assert done.stdout.split() == ["1", "1", "0"]
     assert "Traceback" not in done.stderr
     assert done.stderr.count("Read-only file system") >= 3
