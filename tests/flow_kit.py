@@ -27,7 +27,7 @@ import pytest
 from kernelcrew.agents.nouns import Answer, Question, Role, Usage
 from kernelcrew.event import Event
 from kernelcrew.kernels.expr import parse
-from kernelcrew.kernels.load import load_operator
+from kernelcrew.kernels.load import load_operator, reference_path
 from kernelcrew.kernels.nouns import Candidate, Shape, Variant
 from kernelcrew.platforms.nouns import Machine, Peak
 from kernelcrew.record import Record, hash_of
@@ -195,7 +195,8 @@ class SimulatedStand:
 
 @dataclass
 class SimulatedWorkshop(Workshop):
-    """Builds and verifies for real, times on the simulated clock, and notes each call in `calls`."""
+    """Builds and verifies for real, times on the simulated clock, and notes each call in `calls`. Where the session's
+    verdicts are shared, an object that has passed is not verified again: marks for the clock change no object."""
 
     @property
     def notes(self) -> Path:
@@ -217,7 +218,21 @@ class SimulatedWorkshop(Workshop):
 
     def verify(self, args: VerifyArgs) -> Verification:
         self.note("verify", args.build.identity, args.options.content_hash())
-        return super().verify(args)
+        kept = self.settings.home / "cache" / "verdicts" / self._question(args)
+        if kept.is_file():
+            return Verification.model_validate_json(kept.read_bytes())
+        found = super().verify(args)
+        if found.status == "ok" and kept.parent.is_dir():
+            draft = kept.with_name(f"{kept.name}.{os.getpid()}")
+            draft.write_text(found.model_dump_json())
+            draft.replace(kept)
+        return found
+
+    def _question(self, args: VerifyArgs) -> str:
+        """What a verdict hangs on: the object's bytes, the operator with its reference, the options, the sandbox."""
+        operator = self.operator.model_dump(mode="json", exclude={"folder"})
+        held = [Path(args.build.artifact).read_bytes().hex(), reference_path(self.operator).read_text()]
+        return hash_of(operator, *held, args.build.scratch_bytes, args.options, self.sandbox)
 
     def noise(self, args: BuildRef) -> Noise:
         self.note("noise", args.build.identity)
@@ -348,11 +363,13 @@ def _dying(death: Death) -> Callable[[Journal, Step], None]:
 
 
 def share_builds(base: Path, workdir: Path) -> None:
-    """Let a working directory use the session's one cache of builds and worker programs; `base` is pytest's own."""
+    """Let a working directory use the session's one cache of builds, worker programs and verdicts, in which each object
+    that passes is verified once; `base` is pytest's own folder, which lies beside those of its other processes."""
     own = workdir / ".kernelcrew" / "cache"
     own.mkdir(parents=True, exist_ok=True)
-    for name in ("builds", "workers"):
-        shared = base / "flow-builds" / name
+    session_base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    for name in ("builds", "workers", "verdicts"):
+        shared = session_base / "flow-cache" / name
         shared.mkdir(parents=True, exist_ok=True)
         (own / name).symlink_to(shared, target_is_directory=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,8 +50,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 
 def shortened(command: Command) -> Command:
-    """The same command with a minute to measure in."""
-    return Command(command.line, command.text.replace("--budget-min 3", "--budget-min 1"))
+    """The same command with a minute to measure in, or half of one for a judgement."""
+    text = re.sub(r"--budget-min \d+", "--budget-min 1", command.text)
+    return Command(command.line, re.sub(r"^kernelcrew judge ", "kernelcrew judge --budget-min 0.5 ", text))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"line {c.line}: {c.text.splitlines()[0][:60]}")
