@@ -67,6 +67,10 @@ class Findings(Record):
         return self.timing or (self.verdict.timing if self.verdict else None)
 
 
+UNJUDGED = frozenset(("nogo", "rationale"))
+"""Gates that say nothing of the code: with a better reason, or once the entry is gone, the same change may be tried."""
+
+
 class TriedPatch(Record):
     """One proposal as tried: at most 400 tokens of text, plus what it is found and matched by."""
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kernelcrew.kernels.nouns import Change, Proposal
 from kernelcrew.memory.lexical import nearness
-from kernelcrew.memory.nouns import Guarded, Refuted, Situation, TriedPatch
+from kernelcrew.memory.nouns import UNJUDGED, Guarded, Refuted, Situation, TriedPatch
 
 FREE = "free"
 SAME_IDEA = 0.75
@@ -74,7 +74,8 @@ def already_in(proposal: Proposal, situation: Situation, tried: Sequence[TriedPa
 def same_code(identity: str, situation: Situation, tried: Sequence[TriedPatch]) -> Refuted | None:
     """The rolled-back patch whose very code this is, if there is one under the same circumstances."""
     for t in reversed(tried):
-        if identity and t.candidate == identity and t.decision == "rollback" and not changed(t, situation):
+        judged = t.decision == "rollback" and t.gate not in UNJUDGED
+        if identity and t.candidate == identity and judged and not changed(t, situation):
             return _case("", t, "the same code was judged before")
     return None
 
@@ -135,6 +136,8 @@ def _fate(match: _Match) -> str:
     if fates:
         return fates[match.place]
     decision = match.tried.decision
+    if match.tried.gate in UNJUDGED:
+        return "open"
     if decision in ("adopt", "adopt_when"):
         return "adopted"
     return "refuted" if decision == "rollback" and len(match.tried.features) == 1 else "open"
@@ -183,7 +186,7 @@ def _same_set(keep: Sequence[Change], past: Sequence[TriedPatch], situation: Sit
     for t in sorted(past, key=lambda t: (t.created, t.id), reverse=True):
         if len(keep) < 2 or len(t.features) != len(keep) or t.decision not in ("rollback", "split"):
             continue
-        if changed(t, situation):
+        if t.gate in UNJUDGED or changed(t, situation):
             continue
         places = [[m for m in _matches(change, [t]) if _covered(change, [m])] for change in keep]
         if all(places) and len({m.place for found in places for m in found}) == len(keep):

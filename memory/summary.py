@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kernelcrew.kernels.nouns import Change, Proposal
-from kernelcrew.memory.nouns import Conditions, Fate, Findings, Rationale, TriedPatch
+from kernelcrew.memory.nouns import UNJUDGED, Conditions, Fate, Findings, Rationale, TriedPatch
 from kernelcrew.memory.tokens import clip, count
 from kernelcrew.tools.nouns import Action, Timing
 
@@ -116,6 +116,8 @@ def fates(proposal: Proposal, findings: Findings) -> tuple[Fate, ...]:
 
 def _implied(change: Change, proposal: Proposal, findings: Findings) -> Fate | None:
     decision = findings.decision
+    if decision.gate in UNJUDGED:
+        return "open"
     if decision.action in ("adopt", "adopt_when"):
         return "adopted" if change.id in decision.keep or not decision.keep else "open"
     if decision.action == "split":

@@ -13,7 +13,7 @@ import typer
 
 from kernelcrew.errors import CrewError
 from kernelcrew.runs import cli_answers as answers
-from kernelcrew.runs import cli_own, cli_people, cli_trust
+from kernelcrew.runs import cli_nogo, cli_own, cli_people, cli_trust
 from kernelcrew.runs import cli_show as show
 from kernelcrew.runs.cli_options import (
     AsJson,
@@ -137,6 +137,7 @@ def judge(  # noqa: PLR0913 - one parameter an option of the command
         Path | None, typer.Option("--plan", help="Launch plan (TOML); the operator's own otherwise.")
     ] = None,
     why: Annotated[str, typer.Option("--why", help="Rationale; the source's first comment otherwise.")] = "",
+    despite: Annotated[list[str] | None, typer.Option("--despite-nogo", help="No-go entry to set aside.")] = None,
     budget_min: Minutes = 2.0,
     workdir: Workdir = None,
     json: AsJson = False,
@@ -144,7 +145,10 @@ def judge(  # noqa: PLR0913 - one parameter an option of the command
     """Put one candidate through the same net, without a team."""
     from kernelcrew.runs.judge import JudgeAsked, judge_one
 
-    asked = JudgeAsked(operator=operator, backend=backend, source=source, plan=plan, why=why, budget_min=budget_min)
+    asked = JudgeAsked(
+        operator=operator, backend=backend, source=source, plan=plan, why=why, budget_min=budget_min,
+        despite=tuple(despite or ()),
+    )  # fmt: skip
     with show.progress() as listener:
         verdict = judge_one(resolve(workdir), asked, listener)
     answers.verdict(verdict, json=json)
@@ -211,6 +215,7 @@ def bench(
 cli_people.register(app)
 cli_trust.register(app)
 cli_own.register(app)
+cli_nogo.register(app)
 
 memory_app = typer.Typer(no_args_is_help=True, help="The memory store.")
 app.add_typer(memory_app, name="memory")

@@ -21,10 +21,13 @@ CAPTION = "ratios come from pairs within blocks, times are medians over all call
 def verdict(found: Verdict, *, json: bool) -> None:
     """The net's verdict, with the figures by class and by shape."""
     if json:
-        measurements = found.model_dump(mode="json", include={"build", "verification", "timing"}, exclude_none=True)
+        wanted = {"build", "verification", "timing", *(n for n in ("gate", "despite") if getattr(found, n))}
+        measurements = found.model_dump(mode="json", include=wanted, exclude_none=True)
         emit({"outcome": found.outcome, "stage": found.stage, "reason": found.reason, "measurements": measurements})
         return
     out.print(f"{found.outcome} at stage {found.stage}: {found.reason}", markup=False)
+    if found.despite:
+        out.print(f"judged in spite of no-go {', '.join(found.despite)}; nothing is adopted by it", markup=False)
     if found.timing is not None:
         out.print(_classes(found.timing))
         out.print(_shapes(found.timing))

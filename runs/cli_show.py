@@ -89,6 +89,8 @@ def table(record: RunRecord, *, quiet: bool = False) -> None:
     for round_ in record.rounds:
         for line in round_.blocked:
             console.print(f"not tried again  {line}")
+        for line in round_.barred:
+            console.print(f"not tried  {line}", markup=False)
     for line in held_back(record):
         console.print(f"not committed {line}", markup=False)
     for line in record.overridden:

@@ -18,6 +18,7 @@ from kernelcrew.kernels.nouns import Candidate, Operator
 from kernelcrew.memory.store import Memory
 from kernelcrew.platforms.nouns import Machine
 from kernelcrew.record import Record
+from kernelcrew.runs.bars import Bars
 from kernelcrew.runs.journal import Journal
 from kernelcrew.runs.nouns import Baseline, Start
 from kernelcrew.runs.permissions import Held
@@ -137,6 +138,7 @@ class Lab:
     repo: Repo
     clock: Clock
     ledger: Ledger
+    bars: Bars
     listener: Listener = silent
     on_close: list[Callable[[], None]] = field(default_factory=list)
 

@@ -15,6 +15,7 @@ from kernelcrew.runs.crew import Clock, Lab
 from kernelcrew.runs.decision import Evidence, decide, gains
 from kernelcrew.runs.incumbent import find_incumbent
 from kernelcrew.runs.judging import confirmed
+from kernelcrew.runs.nogo import may_set_aside
 from kernelcrew.runs.nouns import Gate
 from kernelcrew.runs.session import open_lab
 from kernelcrew.runs.trying import inspect
@@ -38,6 +39,8 @@ class JudgeAsked(Record):
     """Rationale; the source's first comment otherwise."""
     budget_min: float
     """Minutes at most."""
+    despite: tuple[str, ...] = ()
+    """Entries of the no-go list to set aside; each must allow it."""
 
 
 def judge_one(settings: Settings, asked: JudgeAsked, listener: Listener) -> Verdict:
@@ -46,10 +49,12 @@ def judge_one(settings: Settings, asked: JudgeAsked, listener: Listener) -> Verd
     if asked.backend not in operator.backends:
         raise UnknownName("backend", asked.backend, operator.backends)
     candidate = candidate_from(operator, asked)
+    despite = may_set_aside(settings, asked.despite)
     clock = Clock(budget_s=asked.budget_min * 60)
     lab = open_lab(
         settings, operator, asked.backend, clock, AlphaPlan(confirmations=1, classes=len(operator.classes())), listener
     )
+    lab.bars.despite = despite
     try:
         return lab.journal.do("judge", Verdict, candidate, lambda: _judge(lab, candidate, asked.backend))
     finally:
@@ -76,8 +81,10 @@ def _judge(lab: Lab, candidate: Candidate, backend: str) -> Verdict:
     start = start_candidate(lab.operator, backend)
     incumbent = find_incumbent(lab, start, backend).candidate or start
     lab.say("trial", "policy, build, safety, correctness")
+    lab.bars.stand(start, incumbent)
     against = tuple(lab.bus.need(BUILD, BuildArgs(candidates=(incumbent, start))).builds)
     verdict = inspect(lab, "judge", candidate, against[0])
+    verdict = verdict.model_copy(update={"despite": tuple(sorted(lab.bars.set_aside))})
     screen = verdict.timing
     if verdict.outcome == "reject" or verdict.build is None or screen is None:
         return verdict

@@ -183,8 +183,13 @@ def review(crew: Crew, step: str, standing: Standing, case: Case, gates: tuple[G
 def gates_of(trial: Trial, incumbent: Build | None, skeptic: Review | None) -> tuple[Gate, ...]:
     """The pass criteria that do not need timing, as far as the candidate got."""
     verdict = trial.verdict
+    if verdict.gate and verdict.outcome == "reject":
+        return (Gate(name=verdict.gate, passed=False, figure=verdict.reason),)
     order = ("policy", "build", "safety", "correctness")
     gates: list[Gate] = []
+    if trial.reasons:
+        figure = "; ".join(f"{r.change} {r.found.figure}" for r in trial.reasons)
+        gates.append(Gate(name="rationale", passed=True, figure=figure))
     for name in order:
         failed = verdict.stage == name and verdict.outcome == "reject"
         gates.append(Gate(name=name, passed=not failed, figure=verdict.reason if failed else "held"))

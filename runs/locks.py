@@ -34,6 +34,21 @@ def hold(path: Path, what: str) -> Callable[[], None]:
     return lambda: os.close(handle)
 
 
+@contextmanager
+def held_a_moment(path: Path) -> Iterator[None]:
+    """An exclusive lock for a quick write: it waits for others that write. Raises StoreError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({error.strerror})", fix="choose a writable --workdir") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def core_lock(
     core: int | None, waits: Callable[[], None] = lambda: None, waited: Callable[[float], None] = lambda seconds: None
 ) -> Callable[[], AbstractContextManager[None]]:

@@ -13,6 +13,7 @@ from kernelcrew.record import Record
 from kernelcrew.runs.domain import Domain
 from kernelcrew.tools.bus import Refusal
 from kernelcrew.tools.nouns import AlphaPlan, Build, Decision, Noise, Profile, Timing, Verdict, Verification
+from kernelcrew.tools.rationale import Reasoned
 
 
 class Step(Record):
@@ -139,6 +140,15 @@ class Baseline(Record):
     """When they differ."""
 
 
+class ReasonGiven(Record):
+    """The rationale gate's word on one change."""
+
+    change: str
+    """Its id."""
+    found: Reasoned
+    """Rules it breaks, or what it names and rests on."""
+
+
 class Trial(Record):
     """One proposal through the cheap gates and the screen."""
 
@@ -158,6 +168,8 @@ class Trial(Record):
     """Every configuration screened and its overall ratio."""
     tuning: str = ""
     """Why the autotuner stopped: exhausted, allowance, plateau or time; empty when it had nothing to search."""
+    reasons: tuple[ReasonGiven, ...] = ()
+    """The rationale gate, a change each; empty in journals from before it."""
     replayed: int = 0
     """Configurations whose figures were read from the cache of an earlier search."""
 
@@ -192,7 +204,7 @@ class Gate(Record):
     """One pass criterion and how it went."""
 
     name: str
-    """policy, build, safety, correctness, bias, warnings, rationale, registers, every shape not slower, review."""
+    """nogo, rationale, policy, build, safety, correctness, bias, warnings, registers, not slower, review."""
     passed: bool
     """Whether it holds."""
     figure: str
@@ -258,6 +270,8 @@ class RoundRecord(Record):
     """The proposer's note, or why the round failed."""
     blocked: tuple[str, ...] = ()
     """Changes that memory refutes and the guard took out, each with its reason."""
+    barred: tuple[str, ...] = ()
+    """Changes, or values of their knobs, that the no-go list forbids, each with entry, reason and evidence."""
     given_by: str = ""
     """Whose patch had the round; empty for a round of the team."""
 

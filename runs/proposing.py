@@ -1,8 +1,10 @@
-"""The proposer's directions, and the repeat guard: what memory refutes here is not tried again."""
+"""The proposer's directions, and two guards: what the no-go list forbids is not tried, and what memory refutes here is
+not tried again."""
 
 from __future__ import annotations
 
 from kernelcrew.agents.nouns import Answer, BottleneckSummary, ProposalSet, to_proposals
+from kernelcrew.kernels.nogo import Barred
 from kernelcrew.kernels.nouns import Proposal
 from kernelcrew.memory.nouns import Refuted
 from kernelcrew.record import Record
@@ -24,6 +26,8 @@ class Proposed(Record):
     """Changes that memory speaks against, with the reference."""
     reopened: tuple[Refuted, ...] = ()
     """Refuted before, tried again because the circumstances changed."""
+    barred: tuple[Barred, ...] = ()
+    """Changes, or values of their knobs, that the no-go list forbids, with reason and evidence."""
     note: str = ""
     """The proposer's note."""
 
@@ -46,10 +50,7 @@ def propose(crew: Crew, number: int, standing: Standing, summary: BottleneckSumm
     proposed = crew.journal.do(
         f"r{number}.guard", Proposed, [found, standing.candidate], lambda: _guarded(crew, number, standing, found)
     )
-    for one in proposed.blocked:
-        crew.say("propose", f"not tried again: {one.change} ({one.reason})", round_number=number)
-    for one in proposed.reopened:
-        crew.say("propose", f"tried again: {one.change} ({one.reason})", round_number=number)
+    _tell(crew, number, proposed)
     return proposed
 
 
@@ -58,12 +59,23 @@ def guarded_given(crew: Crew, number: int, standing: Standing, proposal: Proposa
     proposed = crew.journal.do(
         f"r{number}.guard", Proposed, [proposal, standing.candidate], lambda: _all_or_none(crew, standing, proposal)
     )
-    for one in proposed.blocked:
-        crew.say("propose", f"not tried again: {one.change} ({one.reason})", round_number=number)
+    _tell(crew, number, proposed)
     return proposed
 
 
+def _tell(crew: Crew, number: int, proposed: Proposed) -> None:
+    for barred in proposed.barred:
+        crew.say("propose", f"not tried: {barred.line}", round_number=number, status="warn")
+    for one in proposed.blocked:
+        crew.say("propose", f"not tried again: {one.change} ({one.reason})", round_number=number)
+    for one in proposed.reopened:
+        crew.say("propose", f"tried again: {one.change} ({one.reason})", round_number=number)
+
+
 def _all_or_none(crew: Crew, standing: Standing, proposal: Proposal) -> Proposed:
+    sifted = crew.bars.sifted(proposal)
+    if sifted.barred:
+        return Proposed(kept=(), barred=sifted.barred)
     found = guarded(crew, standing, proposal)
     against = (*found.refuted, *found.already_in)
     return Proposed(kept=() if against else (proposal,), blocked=against, reopened=found.reopened)
@@ -73,10 +85,17 @@ def _guarded(crew: Crew, number: int, standing: Standing, answer: ProposalSet) -
     kept: list[Proposal] = []
     blocked: list[Refuted] = []
     reopened: list[Refuted] = []
-    for proposal in to_proposals(answer, number)[:MOST]:
+    barred: list[Barred] = []
+    for given in to_proposals(answer, number)[:MOST]:
+        sifted = crew.bars.sifted(given)
+        barred += sifted.barred
+        if (proposal := sifted.proposal) is None:
+            continue
         found = guarded(crew, standing, proposal)
         blocked += [*found.refuted, *found.already_in]
         reopened += found.reopened
         if found.keep:
             kept.append(proposal.model_copy(update={"changes": found.keep}))
-    return Proposed(kept=tuple(kept), blocked=tuple(blocked), reopened=tuple(reopened), note=answer.note)
+    return Proposed(
+        kept=tuple(kept), blocked=tuple(blocked), reopened=tuple(reopened), barred=tuple(barred), note=answer.note
+    )

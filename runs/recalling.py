@@ -55,6 +55,7 @@ def _prefix(crew: Crew, standing: Standing, focus: str) -> Prefix:
             f"input {contract.input}, accumulator {contract.accumulator} or better, output {contract.output}, "
             f"sums in {contract.summation}",
             f"flags allowed: {' '.join(sorted(backend.allowed_flags))}",
+            *(entry.line for entry in crew.bars.active),
             "no asm, no writable globals, includes and pragmas from a short list, every change says why it works",
         ),
         platform=f"{platform.id} ({platform.readable}), vector bytes {platform.vector_bytes}, "

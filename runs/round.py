@@ -49,6 +49,7 @@ def play_round(crew: Crew, number: int, standing: Standing) -> tuple[RoundRecord
         settled=tuple(s for s in settled if s.commits or s.refused),
         note=proposed.note,
         blocked=tuple(f"{b.change}: {b.reason}" for b in proposed.blocked),
+        barred=tuple(b.line for b in proposed.barred),
         given_by=given.patch.author if given else "",
     )
     return record, _next(crew, number, standing, judged, record)

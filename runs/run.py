@@ -28,6 +28,7 @@ def play(crew: Crew) -> RunRecord:
     baseline = _timed(crew, "baseline", lambda: measure_baseline(crew))
     crew.baseline = baseline
     standing = standing_of(crew, baseline)
+    crew.bars.stand(baseline.start, baseline.incumbent)
     stops: tuple[Stop, ...] = (
         RoundsDone(crew.start.rounds),
         NothingLeft(),
@@ -41,6 +42,7 @@ def play(crew: Crew) -> RunRecord:
         crew.say("read", f"round {number} of at most {crew.start.rounds}", round_number=number, status="start")
         record, standing = play_round(crew, number, standing)
         crew.standing = standing
+        crew.bars.stand(standing.candidate)
         rounds = (*rounds, _kept(crew, record))
     crew.say("end", reason)
     return _timed(crew, "end", lambda: _record(crew, baseline, rounds, standing, reason))

@@ -31,6 +31,7 @@ from kernelcrew.runs.listing import run_folders
 from kernelcrew.runs.lockfile import write_lock
 from kernelcrew.runs.locking import differences, make_lock, salt_of
 from kernelcrew.runs.locks import core_lock, hold
+from kernelcrew.runs.nogo import bars_for
 from kernelcrew.runs.nouns import Start
 from kernelcrew.runs.permissions import WORDS, Held, Where, role_level, team_of
 from kernelcrew.runs.settling import COMMIT, KEEP_TRIAL, CommitArgs, Commits, TrialArgs
@@ -49,6 +50,7 @@ from kernelcrew.tools.bus import (
 from kernelcrew.tools.cores import measuring_core
 from kernelcrew.tools.git import Repo
 from kernelcrew.tools.git_program import program as git_program
+from kernelcrew.tools.nogo import nogo_wrapper
 from kernelcrew.tools.nouns import AlphaPlan
 from kernelcrew.tools.peaks import measure_peaks, with_peaks
 from kernelcrew.tools.sandbox import Sandbox, choose
@@ -224,6 +226,7 @@ def _lab(
         operator=operator, settings=settings, sandbox=sandbox, machine=machine, core=core, keep=journal.keep
     )
     ledger = Ledger()
+    bars = bars_for(settings, operator, backend, machine)
     journal.tool_seconds = lambda: dict(ledger.tool_s)
     journal.waited_seconds = lambda: clock.waited_s
 
@@ -236,6 +239,7 @@ def _lab(
         permission_wrapper(
             lambda caller: role_level(caller, team), lambda refusal, args: _keep_refusal(journal, refusal, args)
         ),
+        nogo_wrapper(bars.barred),
         budget_wrapper(lambda: measuring_left_s(journal, clock)),
         device_wrapper(core_lock(core, lambda: lab.say(ledger.stage, WAITS, status="warn"), waited)),
     )
@@ -252,6 +256,7 @@ def _lab(
         repo=repo,
         clock=clock,
         ledger=ledger,
+        bars=bars,
         listener=listener,
         on_close=[release, workshop.close],
     )

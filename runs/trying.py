@@ -13,8 +13,10 @@ from kernelcrew.kernels.compose import compose
 from kernelcrew.kernels.nouns import Candidate, NotApplicable, Patch, Proposal
 from kernelcrew.runs.asking import writer_evidence
 from kernelcrew.runs.crew import Crew, Lab, Standing
-from kernelcrew.runs.nouns import Trial
+from kernelcrew.runs.nouns import ReasonGiven, Trial
 from kernelcrew.runs.queue import Given
+from kernelcrew.runs.reasons import proposed_before, reasons_of
+from kernelcrew.tools.nogo import gate_of
 from kernelcrew.tools.nouns import Build, Stage, Timing, Verdict, Verification
 from kernelcrew.tools.workshop import BUILD, SCREEN, VERIFY, BuildArgs, Builds, ScreenArgs, Screens, VerifyArgs
 
@@ -29,11 +31,15 @@ TASK = "Write the patch for this proposal: one edit a change, in the order of ap
 def attempts(crew: Crew, number: int, standing: Standing, proposals: tuple[Proposal, ...]) -> list[Trial]:
     """Every proposal in turn; those after the first only while time is left to confirm the best of them."""
     trials: list[Trial] = []
-    for proposal in proposals:
+    before = proposed_before(crew, number)
+    for place, proposal in enumerate(proposals):
         if trials and not crew.may(f"r{number}.trial.{proposal.id}", crew.clock.reserve_s()):
             crew.say("trial", "no time is left for it", round_number=number, candidate=proposal.id, status="warn")
             continue
-        trials.append(attempt(crew, number, standing, proposal))
+        reasons = reasons_of(proposal, (*before, *proposals[:place]))
+        hollow = _hollow(crew, number, proposal, reasons, None)
+        tried = hollow or attempt(crew, number, standing, proposal)
+        trials.append(tried.model_copy(update={"reasons": reasons}))
     return trials
 
 
@@ -71,6 +77,13 @@ def attempt(crew: Crew, number: int, standing: Standing, proposal: Proposal) -> 
 
 def attempt_given(crew: Crew, number: int, standing: Standing, given: Given) -> Trial:
     """A person's patch through the same gates and the same screen. It is not rewritten: what does not fit is told."""
+    reasons = reasons_of(given.proposal, ())
+    hollow = _hollow(crew, number, given.proposal, reasons, given.patch)
+    tried = hollow or _try_given(crew, number, standing, given)
+    return tried.model_copy(update={"reasons": reasons})
+
+
+def _try_given(crew: Crew, number: int, standing: Standing, given: Given) -> Trial:
     if given.trouble:
         return _failed(given.proposal, "build", f"the patch does not fit: {given.trouble}", 1, given.patch)
     candidate = composed(crew, standing, given.proposal, given.patch)
@@ -91,7 +104,7 @@ def composed(
         return made
     kept = [c for c in proposal.changes if subset is None or c.id in subset]
     rationale = " ".join(f"{c.id}: {c.why}" for c in kept)
-    return made.model_copy(
+    made = made.model_copy(
         update={
             "changes": tuple(c.id for c in kept),
             "rationale": rationale,
@@ -99,6 +112,8 @@ def composed(
             "operator": crew.operator.name,
         }
     )
+    crew.bars.note(made, kept)
+    return made
 
 
 def inspect(crew: Lab, step: str, candidate: Candidate, against: Build | None) -> Verdict:
@@ -109,7 +124,9 @@ def inspect(crew: Lab, step: str, candidate: Candidate, against: Build | None) -
     )
     build = fresh(crew, candidate, builds.builds[0])
     if build.status != "ok":
-        return Verdict(outcome="reject", stage=build.stage, reason=_first_word(build), build=build)
+        return Verdict(
+            outcome="reject", stage=build.stage, reason=_first_word(build), build=build, gate=gate_of(build)
+        )
     whole = crew.journal.do(
         f"{step}.verify",
         Verification,
@@ -171,6 +188,19 @@ def _screens(crew: Lab, args: ScreenArgs) -> Screens:
     if isinstance(found, Screens):
         return found
     return Screens(timings=tuple(unmeasured(c, args.baseline, found.because, "screen") for c in args.candidates))
+
+
+def _hollow(
+    crew: Crew, number: int, proposal: Proposal, reasons: tuple[ReasonGiven, ...], patch: Patch | None
+) -> Trial | None:
+    """The trial of a proposal whose reasons do not stand: no patch is asked for, nothing is built."""
+    bad = next((r for r in reasons if r.found.status == "refused"), None)
+    if bad is None:
+        return None
+    why = f"{bad.change}: {bad.found.figure}"
+    crew.say("trial", f"rationale refused, {why}", round_number=number, candidate=proposal.id, status="warn")
+    trial = _failed(proposal, "policy", why, 0, patch)
+    return trial.model_copy(update={"verdict": trial.verdict.model_copy(update={"gate": "rationale"})})
 
 
 def _ask(crew: Crew, number: int, standing: Standing, proposal: Proposal, problems: list[str]) -> Answer:

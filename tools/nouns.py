@@ -26,7 +26,7 @@ class Diagnostic(Record):
     message: str
     """The words."""
     option: str = ""
-    """`-Wunused` and the like."""
+    """`-Wunused` and the like; the rule of a rationale, or the entry of the no-go list."""
 
     @property
     def at(self) -> str:
@@ -321,6 +321,10 @@ class Verdict(Record):
     """If it got that far."""
     timing: Timing | None = None
     """If it got that far."""
+    gate: str = ""
+    """`nogo` or `rationale` where one of these refused it at the stage `policy`."""
+    despite: tuple[str, ...] = ()
+    """Entries of the no-go list that a person set aside to judge it."""
 
 
 class Decision(Record):

@@ -16,43 +16,16 @@ from kernelcrew.tools import policy_names as names
 from kernelcrew.tools.nouns import Diagnostic
 from kernelcrew.tools.policy_c import judge
 from kernelcrew.tools.policy_tokens import first_comment
+from kernelcrew.tools.rationale import judge_rationale
 from kernelcrew.tools.scratch import scratch_trouble
 
 MAX_VARIANTS = 3
 MAX_DEFINES = 32
 MAX_THREADS = 256
-MIN_WORDS = 7
-MIN_CONTENT = 4
+RATIONALE = "rationale"
+"""Kind of the diagnostics that speak of the reason alone."""
 START = "start"
 """Author of an operator's own kernel, which owes no rationale."""
-
-_MECHANISMS = re.compile(
-    r"\b(vector|simd|lane|avx|sse|neon|fma|fused|accumulat|partial|independent|chain|latenc|bandwidth|throughput|"
-    r"pipelin|"
-    r"unroll|interleav|reassociat|associat|tree|pairwise|kahan|compensat|cache|prefetch|line|tile|tiling|block|panel|pack|"
-    r"register|spill|branch|mask|tail|remainder|gather|stride|contiguous|align|alias|restrict|inline|hoist|invariant|loop|"
-    r"fuse|fission|interchange|transpos|split|thread|parallel|stream|temporal|load|store|byte|memory|instruction|ilp|port|"
-    r"division|reciprocal|strength|recomput|online|one pass|single pass|dispatch|specialis|specializ|constant|flag|"
-    r"dependenc|overlap|reuse|locality|horizontal|shuffle|butterfly|reduc)",
-    re.IGNORECASE,
-)
-_ORDERS = re.compile(
-    r"\b(ignore|disregard|forget|override)\b.{0,40}\b(instruction|rule|prompt|polic|above|previous|gate|check)|"
-    r"\b(you (must|should|are to)|please)\b.{0,40}\b(accept|approve|pass|adopt|merge|promote|agree)|"
-    r"\b(do not|don't|never)\b.{0,20}\b(reject|object|refuse|roll ?back|flag|verify|check)|"
-    r"\b(system prompt|as an? (ai|judge|reviewer|assistant|language model)|respond with|answer with|"
-    r"mark (this|it) as)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-_STOCK = names.words(
-    """
-    the a an and or of to in on for with by is are be this that it its as at from so we i more most very much
-    make makes made better best faster fast quick speed speedup optimized optimised optimize optimise
-    optimization optimisation performance performant improve improved improves improvement efficient efficiency
-    efficiently kernel code version implementation implement function reduction sum compute computes new high
-    highly great good should will can todo fixme change changes update updated use uses using used
-    """
-)
 
 
 def source_policy(candidate: Candidate, operator: Operator) -> tuple[Diagnostic, ...]:
@@ -95,26 +68,10 @@ def plan_policy(plan: LaunchPlan, backend: Backend, operator: Operator) -> tuple
     return tuple(found)
 
 
-def _counted(words: int) -> str:
-    return "1 word is" if words == 1 else f"{words} words are"
-
-
 def rationale_policy(text: str) -> tuple[Diagnostic, ...]:
-    """Broken rules of a rationale: it must say by which mechanism the change works, in words of its own."""
-    words = re.findall(r"[A-Za-z][A-Za-z0-9'-]*", text)
-    add = "say which mechanism makes it faster (which latency it hides, which bytes it saves) and on what evidence"
-    if not words:
-        return (_broken("rationale", f"there is none: begin the source with a comment, or give --why, and {add}"),)
-    if _ORDERS.search(text):
-        return (_broken("rationale", f"it speaks to the reader as an order: leave that out and {add}"),)
-    if len(words) < MIN_WORDS:
-        return (_broken("rationale", f"{_counted(len(words))} too few, {MIN_WORDS} are the least: {add}"),)
-    content = {w.lower() for w in words if len(w) > 2} - _STOCK
-    if len(content) < MIN_CONTENT:
-        return (_broken("rationale", f"it says nothing of its own: {add}"),)
-    if not _MECHANISMS.search(text):
-        return (_broken("rationale", f"it names no mechanism: {add}"),)
-    return ()
+    """Broken rules of a candidate's rationale; `option` names the rule."""
+    broken = judge_rationale(text).broken
+    return tuple(Diagnostic(kind=RATIONALE, line=0, message=b.message, option=b.rule) for b in broken)
 
 
 def _variants(candidate: Candidate, operator: Operator) -> list[Diagnostic]:

@@ -21,6 +21,8 @@ from kernelcrew.settings import resolve
 
 WHY = "Two chains of additions hide the latency of one add, which bounds long rows (0.8 ns an element measured)."
 
+IDLE = "idle=2:A second mark on the add of the inner loop, whose latency it leaves as it is in every row."
+
 
 @dataclass
 class Desk:
@@ -77,7 +79,7 @@ def desk(
 
 def test_a_patch_goes_through_net_ablation_and_memory_under_its_author(desk: Desk) -> None:
     patch = desk.patch("mine.diff", "sim(n >= 1)=0.5", "sim(n >= 1)=1.0")
-    said = desk.submit(patch, "--changes", "chains=1", "--changes", "idle=2:a second mark that changes nothing much")
+    said = desk.submit(patch, "--changes", "chains=1", "--changes", IDLE)
     assert said.code == 0, said.err
     (decision,) = said.last["decisions"]
     assert decision["decision"] == "adopt" and "idle" in decision["reason"]
@@ -99,7 +101,10 @@ def test_the_net_does_not_trust_a_person(desk: Desk) -> None:
     slow = desk.submit(desk.patch("slow.diff", "sim(n >= 1)=2.0"))
     assert slow.last["decisions"][0]["decision"] == "rollback"
     hollow = desk.submit(desk.patch("hollow.diff", "", "sim(n >= 1)=0.5"), why="faster")
-    assert hollow.last["decisions"][0]["decision"] == "rollback" and "policy" in hollow.last["decisions"][0]["reason"]
+    assert hollow.last["decisions"][0]["decision"] == "rollback"
+    assert "gate rationale" in hollow.last["decisions"][0]["reason"]
+    better = desk.submit(desk.patch("hollow.diff", "", "sim(n >= 1)=0.5"))
+    assert better.last["decisions"][0]["decision"] == "adopt"  # a hollow reason refutes no code
 
 
 def test_a_wrong_patch_is_refused_by_correctness(desk: Desk) -> None:
