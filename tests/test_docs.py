@@ -20,7 +20,7 @@ from kernelcrew.runs.cli import app, main
 COMMANDS = commands(readme())
 SUBCOMMANDS = (
     "run", "runs", "resume", "judge", "query", "report", "operators", "platforms", "doctor", "bench", "init", "check",
-    "show", "submit", "permissions", "lock", "regress",
+    "show", "submit", "permissions", "lock", "regress", "nogo",
 )  # fmt: skip
 TOLD = ("approve", "reject", "rollback")
 """Commands that the README tells of in words: they need a run that adopted, which tests/runs/test_people.py makes."""
@@ -75,8 +75,8 @@ def test_the_readme_shows_every_subcommand_that_it_names() -> None:
 
 def test_the_readme_names_no_option_that_is_not_there() -> None:
     known: set[str] = set()
-    for name in (*SUBCOMMANDS, *TOLD):
-        done = CliRunner().invoke(app, [name, "--help"])
+    for name in (*SUBCOMMANDS, *TOLD, "nogo add"):
+        done = CliRunner().invoke(app, [*name.split(), "--help"])
         assert done.exit_code == 0, done.output
         known |= options(done.output)
     named = options("\n".join(line for line in readme().splitlines() if "git " not in line))
