@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 from kernelcrew.errors import StoreError, UserMistake
 from kernelcrew.event import Listener
 from kernelcrew.kernels.load import load_operator, start_candidate
-from kernelcrew.kernels.nouns import Operator
+from kernelcrew.kernels.nouns import Candidate, Operator
 from kernelcrew.platforms.detect import detect
 from kernelcrew.record import Record
 from kernelcrew.runs.crew import Clock, Lab
@@ -41,6 +41,8 @@ class Recorded(Record):
     """The run that adopted it; empty when no journal tells."""
     ratios: dict[str, tuple[float, float, float]]
     """Class to ratio, low, high."""
+    start: Candidate | None = None
+    """The start kernel those ratios are over: the user's source may have become the adopted kernel since."""
 
 
 class ClassRow(Record):
@@ -134,7 +136,8 @@ def recorded_ratios(settings: Settings, operator: str, platform: str, commit: st
             continue
         timing = end.final_over_start if end.final.identity == settled[-1].candidate.identity else None
         classes = timing.classes if timing else ()
-        return Recorded(run=end.run, ratios={c.shape_class: (c.ratio, c.low, c.high) for c in classes})
+        ratios = {c.shape_class: (c.ratio, c.low, c.high) for c in classes}
+        return Recorded(run=end.run, ratios=ratios, start=end.baseline.start)
     return Recorded(run="", ratios={})
 
 
@@ -190,12 +193,15 @@ def _moved_on(lab: Lab, backend: str, found: Incumbent) -> Guarded:
 
 
 def _guard(lab: Lab, backend: str, found: Incumbent, recorded: Recorded) -> Guarded:
-    kept, start = found.candidate, start_candidate(lab.operator, backend)
+    kept, start = found.candidate, recorded.start or start_candidate(lab.operator, backend)
     assert kept is not None
     one = Guarded(
         operator=lab.operator.name, platform=lab.machine.platform.id, backend=backend, commit=found.commit,
         outcome="failed", stage="build", reason="", run=recorded.run,
     )  # fmt: skip
+    if kept.identity == start.identity:
+        words = "the source is the adopted kernel itself, and no journal here tells what it was measured against"
+        return one.model_copy(update={"outcome": "inconclusive", "stage": "timing", "reason": words})
     lab.say("baseline", f"{lab.operator.name}: build the adopted {found.commit[:12]} and the start kernel")
     builds = lab.bus.need(BUILD, BuildArgs(candidates=(kept, start))).builds
     if broken := next((b for b in builds if b.status != "ok"), None):

@@ -15,7 +15,7 @@ STREAMS = (1, 4)
 LOADS = 8
 """Vector loads a step, each into an accumulator of its own, so that loads alone set the pace."""
 
-WHY = "Only reads: what bandwidth alone allows from the same buffers is the figure that a kernel is held to."
+WHY = f"Only reads, through {LOADS} vector accumulators: the GB/s that bandwidth alone allows from the same buffers."
 _TEXT = """/* Reads each input once, {streams} places at a time, and keeps one sum of its words: bandwidth alone. */
 #include <stddef.h>
 

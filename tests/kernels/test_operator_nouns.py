@@ -32,7 +32,7 @@ def test_secret_shapes_keep_to_the_range_of_a_flag() -> None:
         ("d = 64, causal = 0", "d = 64, causal = 2", ("causal", "2 is out of range", "from 0 to 1")),
         ('kind = "wide", tensors = ["V"]', 'kind = "wide", tensors = ["W"]', ("no tensor 'W'", "Q, K, V, O")),
         ('"normal", kind = "normal"', '"normal", kind = "normal", tensors = ["Q"]', ("timed distribution",)),
-        ('slope = "300"', 'slope = "30 * k"', ("tolerances[1].slope", "'k'")),
+        ('slope = "300 + 0.3 * n"', 'slope = "30 * k"', ("tolerances[1].slope", "'k'")),
     ],
 )
 def test_a_manifest_that_breaks_them_is_refused(tmp_path: Path, old: str, new: str, told: tuple[str, ...]) -> None:

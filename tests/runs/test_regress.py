@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import flow_kit as kit
+import own_kit as own
 import pytest
 
 from kernelcrew.event import silent
@@ -29,7 +30,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> kit.Finished:
     kit.share_builds(tmp_path_factory.getbasetemp(), folder)
     with pytest.MonkeyPatch.context() as patch:
         kit.simulate(patch)
-        return kit.run(folder, kit.small_operator(folder / "reduction"))
+        operator = kit.small_operator(folder / "reduction")
+        own.commit(operator)
+        return kit.run(folder, operator)
 
 
 @pytest.fixture
@@ -195,3 +198,19 @@ def test_the_record_of_the_run_is_what_it_is_held_against(work: kit.Finished) ->
     assert recorded_ratios(resolve(home(work)), "reduction", record.platform, "0" * 40) == Recorded(run="", ratios={})
     assert recorded_ratios(resolve(home(work)), "reduction", "cpu-vax", commit).ratios == {}
     assert to_files(record.final)["plan.toml"]
+
+
+def test_a_kernel_merged_into_the_source_is_held_against_what_it_replaced(work: kit.Finished, say: kit.Say) -> None:
+    operator = home(work) / "reduction"
+    kept = work.record.rounds[0].settled[0].commits[-1]
+    kit.git(operator, "merge", "-q", "--ff-only", kept)
+    said = say("--json")
+    (one,) = said.last["guarded"]
+    assert (one["outcome"], one["stage"]) == ("passed", "timing"), one["reason"]
+    assert all(row["measured"][0] >= row["least"] > 1 for row in one["rows"] if row["shape_class"] == "main")
+    journals = [home(work) / ".kernelcrew" / "runs" / work.record.run, home(work) / "away"]
+    journals[0].rename(journals[1])
+    (lost,) = say(str(operator), "--json").last["guarded"]
+    journals[1].rename(journals[0])
+    assert lost["outcome"] == "inconclusive"
+    assert "the source is the adopted kernel itself" in lost["reason"]
