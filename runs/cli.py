@@ -204,7 +204,7 @@ def bench(  # noqa: PLR0913 - one parameter an option of the command
     search: cli_race.Search = False,
     seeds: cli_race.Seeds = 10,
     search_s: cli_race.SearchS = 120.0,
-    strategies: cli_race.Strategies = "random_sample,genetic_algorithm",
+    strategies: cli_race.Strategies = cli_race.STRATEGIES_TOLD,
     lane: cli_race.Lane = "1/1",
     from_: cli_race.Files = None,
     workdir: Workdir = None,

@@ -11,7 +11,10 @@ import typer
 from kernelcrew.errors import UserMistake
 from kernelcrew.runs import cli_show as show
 from kernelcrew.runs.cli_options import above_zero
+from kernelcrew.runs.race_nouns import STRATEGIES
 from kernelcrew.settings import Settings
+
+STRATEGIES_TOLD = ",".join(STRATEGIES)
 
 Search = Annotated[bool, typer.Option("--search", help="Hold the search against Kernel Tuner and a shuffled profile.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="With --search: seeds of each contestant.")]

@@ -164,7 +164,8 @@ def search(job: TunerJob, folder: Path) -> None:
         """Writes each figure down when it is known, so that a killed search has told all it found."""
 
         def register_configuration(self, params: Mapping[str, Any]) -> None:
-            self.config, self.us = back(params), []
+            self.config = back(params)
+            self.us: list[float] = []
 
         def after_finish(self) -> None:
             self.us.append(float(self.dev.last_result))

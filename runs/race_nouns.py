@@ -14,8 +14,8 @@ TUNER = "Kernel Tuner "
 STRATEGIES = ("random_sample", "genetic_algorithm")
 """Kernel Tuner's by default. `random_sample` needs no list of the space, so that it searches all of it. Of the global
 strategies that it ships, `genetic_algorithm` knows restrictions and spends its time on measurements: on 74 000 listed
-configurations it measured 28 in 40 s, `greedy_ils` 31, `dual_annealing` 22, and `hybrid_vndx` 8, each of whose looks for
-neighbours took seconds (one seed, a busy machine)."""
+configurations it measured 28 in 40 s, `greedy_ils` 31, `dual_annealing` 22, and `hybrid_vndx`, each of whose looks for
+neighbours took seconds, 8 (one seed, a busy machine)."""
 SHARE = 0.95
 """Of the best found by anyone: what the race is for."""
 

@@ -151,10 +151,10 @@ def notes(record: Race, rows: Mapping[str, Sequence[Reached]]) -> tuple[str, ...
         f"{space.size:,} configurations; {part}",
         "seconds run from the start of each process in an empty folder. The team's hold the machine's peaks, the "
         "baseline's check, noise and profile, a check of each proposal's numbers, ablation and confirmation; Kernel "
-        "Tuner checks no output and begins at once",
+        "Tuner checks no output and begins at once; a wait for another kernelcrew on the same core counts",
         "the team builds a batch in parallel where cores are free; Kernel Tuner compiles one at a time",
-        "the team may leave a knob's window in later rounds, and ends when nothing is left to propose; seed 0 takes the "
-        "proposer's own first values, every other seed draws them",
+        "the team may leave a knob's window in later rounds, and ends when nothing is left to propose; seed 0 takes "
+        "the proposer's own first values, every other seed draws them",
         "both climb the geometric mean over classes, over the same rings and sample lengths with the same compiler and "
         "flags; the table's figure is neither's own, but one of our screens over all candidates beside the start",
     ]
@@ -177,12 +177,14 @@ def _contestants(record: Race, rows: Mapping[str, Sequence[Reached]]) -> list[di
         middle = median(_times(listed, record.search_s))
         there = sum(r.at_s is not None for r in listed)
         finals = [r.final for r in listed if r.final is not None]
+        firsts = [t.points[0].t_s for t in traces if t.points]
         told.append(
             {
                 "contestant": who,
                 "seeds": str(len(listed)),
                 "reached 95 %": f"{there} of {len(listed)}",
                 "median s to it": f"{'over ' if middle >= record.search_s else ''}{middle:.1f}",
+                "first figure at, s": f"{median(firsts):.1f}" if firsts else "-",
                 "configurations measured": f"{median(t.measured for t in traces):g}",
                 "last best over start": f"{exp(sum(map(log, finals)) / len(finals)):.2f}x" if finals else "-",
             }
