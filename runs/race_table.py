@@ -59,13 +59,14 @@ class RaceTables(Record):
 
 
 def reached(record: Race) -> dict[str, tuple[Reached, ...]]:
-    """Every search of every contestant, in the order of seeds."""
+    """Every search of every contestant, ours first, in the order of seeds."""
     ratios = {name: s.ratio for name, s in record.scores.items() if s.ratio is not None}
     goal = SHARE * max(ratios.values(), default=1.0)
     found: dict[str, list[Reached]] = {}
     for trace in record.traces:
         found.setdefault(trace.job.contestant, []).append(_reached(trace, ratios, goal))
-    return {who: tuple(sorted(rows, key=lambda r: r.seed)) for who, rows in found.items()}
+    order = sorted(found, key=lambda who: (who != TEAM, who != SHUFFLED))
+    return {who: tuple(sorted(found[who], key=lambda r: r.seed)) for who in order}
 
 
 def ratio_of(ours: Sequence[Reached], theirs: Sequence[Reached], search_s: float) -> Ratio:
@@ -156,7 +157,8 @@ def notes(record: Race, rows: Mapping[str, Sequence[Reached]]) -> tuple[str, ...
         "the team may leave a knob's window in later rounds, and ends when nothing is left to propose; seed 0 takes "
         "the proposer's own first values, every other seed draws them",
         "both climb the geometric mean over classes, over the same rings and sample lengths with the same compiler and "
-        "flags; the table's figure is neither's own, but one of our screens over all candidates beside the start",
+        "flags; the table's figure is neither's own, but one of our screens over all candidates beside the start; "
+        "the best of many is flattered a little by its noise, for all alike",
     ]
     if wrong:
         found.append(f"{len(wrong)} candidates have no figure and count as not found: {wrong[0]}")
@@ -185,7 +187,7 @@ def _contestants(record: Race, rows: Mapping[str, Sequence[Reached]]) -> list[di
                 "reached 95 %": f"{there} of {len(listed)}",
                 "median s to it": f"{'over ' if middle >= record.search_s else ''}{middle:.1f}",
                 "first figure at, s": f"{median(firsts):.1f}" if firsts else "-",
-                "configurations measured": f"{median(t.measured for t in traces):g}",
+                "configurations": f"{median(t.measured for t in traces):g}",
                 "last best over start": f"{exp(sum(map(log, finals)) / len(finals)):.2f}x" if finals else "-",
             }
         )

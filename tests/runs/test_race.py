@@ -127,6 +127,8 @@ def test_the_time_is_that_of_the_first_best_so_far_within_95_percent() -> None:
         slow=2.0, near=3.81, best=4.0, lies=None,
     )  # fmt: skip
     found = reached(record)
+    turned = reached(record.model_copy(update={"traces": record.traces[::-1]}))
+    assert list(found) == list(turned) == [TEAM, RANDOM] and found == turned
     assert [(r.at_s, r.final) for r in found[TEAM]] == [(20.0, 4.0), (None, 2.0)]
     assert [(r.at_s, r.final) for r in found[RANDOM]] == [(50.0, 4.0), (None, None)]
     assert any("kernelcrew 1" in n and "Kernel Tuner random_sample 1" in n for n in notes(record, found))
