@@ -33,7 +33,8 @@ from kernelcrew.record import Record
 from kernelcrew.runs.crew import Crew, Standing
 from kernelcrew.runs.nouns import Ablation, Gate, Trial
 from kernelcrew.runs.recalling import situation
-from kernelcrew.tools.nouns import Timing
+from kernelcrew.runs.shuffling import shuffled
+from kernelcrew.tools.nouns import Profile, Timing
 from kernelcrew.tools.verify import VerifyOptions
 
 MOST_EXTRA = 8
@@ -64,7 +65,7 @@ def reader_evidence(crew: Crew, standing: Standing) -> ReaderEvidence:
         machine=machine_facts(crew.machine),
         source=source_facts(standing.candidate),
         numbered=numbered(standing.candidate.variants[-1].source.text),
-        profile=standing.profile,
+        profile=profile_shown(crew, standing),
         noise=crew.baseline.noise.reason if crew.baseline else "",
     )
 
@@ -77,7 +78,7 @@ def proposer_evidence(crew: Crew, number: int, standing: Standing, summary: Bott
         machine=machine_facts(crew.machine),
         source=source_facts(standing.candidate),
         numbered=numbered(standing.candidate.variants[-1].source.text),
-        profile=standing.profile,
+        profile=profile_shown(crew, standing),
         bottlenecks=summary,
         recipes=recipe_notes(crew.operator, standing.candidate),
         blocked=blocked(crew, standing),
@@ -87,6 +88,12 @@ def proposer_evidence(crew: Crew, number: int, standing: Standing, summary: Bott
         tuned=dict(source_facts(standing.candidate).knobs),
         round=number,
     )
+
+
+def profile_shown(crew: Crew, standing: Standing) -> Profile:
+    """The profile that reader and proposer work from: the true one, but for the control of `bench --search`."""
+    seed = crew.start.shuffled
+    return standing.profile if seed is None else shuffled(standing.profile, seed)
 
 
 def writer_evidence(crew: Crew, standing: Standing, proposal: Proposal, problems: Sequence[str]) -> WriterEvidence:

@@ -13,7 +13,7 @@ import typer
 
 from kernelcrew.errors import CrewError
 from kernelcrew.runs import cli_answers as answers
-from kernelcrew.runs import cli_nogo, cli_own, cli_people, cli_trust
+from kernelcrew.runs import cli_nogo, cli_own, cli_people, cli_race, cli_trust
 from kernelcrew.runs import cli_show as show
 from kernelcrew.runs.cli_options import (
     AsJson,
@@ -198,15 +198,25 @@ def doctor(workdir: Workdir = None, json: AsJson = False) -> None:
 
 
 @app.command()
-def bench(
+def bench(  # noqa: PLR0913 - one parameter an option of the command
     operator: Operator = "reduction",
     run: Annotated[str, typer.Option(help="Run whose figures to print (default: the newest).")] = "",
+    search: cli_race.Search = False,
+    seeds: cli_race.Seeds = 10,
+    search_s: cli_race.SearchS = 120.0,
+    strategies: cli_race.Strategies = cli_race.STRATEGIES_TOLD,
+    lane: cli_race.Lane = "1/1",
+    from_: cli_race.Files = None,
     workdir: Workdir = None,
     json: AsJson = False,
 ) -> None:
-    """Figures as ratios in one run: adopted kernel over start, NumPy, flags alone and the measured ceilings."""
+    """Figures as ratios in one run: adopted kernel over start, NumPy, flags alone and the measured ceilings; with
+    --search, how soon the team's search comes near the best, beside Kernel Tuner's and its own without a profile."""
     from kernelcrew.runs.figures import bench_figures
 
+    if search:
+        cli_race.search(resolve(workdir), (operator, seeds, search_s, lane, strategies), from_ or [], json)
+        return
     with show.progress() as listener:
         found = bench_figures(resolve(workdir), operator, run, listener)
     show.bench(found, json=json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kernelcrew.runs.asking_memory import Restored
     from kernelcrew.runs.crew import Crew
     from kernelcrew.runs.doctor import Finding
-    from kernelcrew.runs.figures import BenchRecord
+    from kernelcrew.runs.figures import BenchRecord, FigureTable
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
@@ -278,7 +278,12 @@ def bench(found: BenchRecord, *, json: bool) -> None:
     if json:
         emit(found.model_dump(mode="json"))
         return
-    for section in found.tables:
+    tables(found.tables)
+
+
+def tables(sections: Sequence[FigureTable]) -> None:
+    """Tables of figures, one below the other."""
+    for section in sections:
         rows = Table(title=section.title, title_justify="left")
         for index, column in enumerate(section.columns):
             rows.add_column(column, no_wrap=index == 0)

@@ -6,6 +6,7 @@ from kernelcrew.agents.nouns import EditText, PatchAnswer, to_patch
 from kernelcrew.kernels.compose import compose
 from kernelcrew.kernels.nouns import NotApplicable, ShapeClass
 from kernelcrew.record import Record
+from kernelcrew.runs.asking import profile_shown
 from kernelcrew.runs.crew import Crew
 from kernelcrew.runs.sweeps import register_sweeps
 from kernelcrew.tools.bus import Bus, Level, Tool
@@ -99,7 +100,7 @@ def register_role_tools(bus: Bus, crew: Crew) -> None:
         return Found(answers=tuple(f"{h.entry.decision}: {h.entry.text} (run {h.entry.run})" for h in hits))
 
     def read_profile(args: ClassArgs) -> Shapes:
-        profile = crew.stands().profile
+        profile = profile_shown(crew, crew.stands())
         return Shapes(grade=profile.grade, shapes=tuple(s for s in profile.shapes if s.shape_class == args.shape_class))
 
     def try_compile(args: CompileArgs) -> Compiled:

@@ -62,7 +62,7 @@ class Journal:
         if found is not None:
             self.on_reuse(step)
             return kind.model_validate(found.payload)
-        started = datetime.now(UTC).isoformat(timespec="seconds")
+        started = datetime.now(UTC).isoformat(timespec="milliseconds")
         clock = time.monotonic() - self.waited_seconds()
         before = self.tool_seconds()
         result = work()

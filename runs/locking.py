@@ -89,7 +89,7 @@ def _worker_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-SHOWING = ("cli", "report", "doctor", "figures", "yardsticks")
+SHOWING = ("cli", "report", "doctor", "figures", "yardsticks", "race")
 """Modules of `runs` that only show what was measured: a step does not depend on them."""
 
 

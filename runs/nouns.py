@@ -113,6 +113,9 @@ class Start(Record):
     """What the preflight refused and `--anyway` overrode."""
     anyway: bool = False
     """Whether the run works in a copy when the user's repository does not hold the operator as it stands."""
+    shuffled: int | None = None
+    """The seed by which the profile was shuffled before reader and proposer saw it, for a run that is the control of
+    `bench --search`; None: they see it as it was measured."""
 
 
 class Baseline(Record):

@@ -93,6 +93,7 @@ def reproduce(settings: Settings, folder: Path, budget_min: float, listener: Lis
         seed=start.seed,
         anyway=True,
         overridden=start.overridden,
+        shuffled=start.shuffled,
     )
     crew = open_run(scratch, asked, listener)
     try:

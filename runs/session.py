@@ -88,6 +88,8 @@ class Asked(Record):
     """Whether an operator that its repository does not hold as it stands is worked on in a copy."""
     overridden: tuple[str, ...] = ()
     """What the preflight refused and `anyway` overrode."""
+    shuffled: int | None = None
+    """Seed of a shuffled profile, for the control of `bench --search`; no command line of a run asks for it."""
 
 
 def open_run(settings: Settings, asked: Asked, listener: Listener) -> Crew:
@@ -117,6 +119,7 @@ def open_run(settings: Settings, asked: Asked, listener: Listener) -> Crew:
         started=now.isoformat(timespec="seconds"),
         anyway=asked.anyway,
         overridden=asked.overridden,
+        shuffled=asked.shuffled,
     )
     crew = _join(settings, operator, machine, sandbox, start, listener)
     crew.journal.do("start", Start, run, lambda: start)

@@ -19,6 +19,7 @@ HOMES = {
     "onnxruntime": "memory/*",
     "tiktoken": "memory/*",
     "jinja2": "runs/report*",
+    "kernel_tuner": "runs/race_kt.py",
     "rich": "runs/cli*",
     "typer": "runs/cli*",
     "subprocess": "base/proc.py",
