@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from kernelcrew import proc
-from kernelcrew.errors import BadManifest, MissingTool, StoreError, UnknownName, UserMistake
+from kernelcrew.errors import BadManifest, HarnessError, MissingTool, StoreError, UnknownName, UserMistake
 from kernelcrew.event import Event, Listener
 from kernelcrew.kernels.load import is_shipped, load_operator, start_candidate
 from kernelcrew.kernels.nouns import Candidate, Operator
@@ -107,7 +108,12 @@ def race(settings: Settings, asked: RaceAsked, listener: Listener) -> tuple[Race
 
 
 def scored(settings: Settings, record: Race, listener: Listener) -> Race:
-    """The same with every candidate measured again over the start, by one bench on this machine."""
+    """The same with every candidate measured again over the start, by one bench on this machine. Raises HarnessError
+    when no search came to its end."""
+    faults = [t.problem for t in record.traces if t.problem]
+    if faults and len(faults) == len(record.traces):
+        what = f"not one of {len(faults)} searches came to its end: {faults[0]}"
+        raise HarnessError(what, fix="mend that and search again; kernelcrew doctor says what this machine lacks")
     operator = load_operator(record.operator)
     start = start_candidate(operator)
     plan = AlphaPlan(confirmations=1, classes=len(operator.classes()))
@@ -262,11 +268,13 @@ def _team(settings: Settings, folder: Path, operator: Operator, job: Job, limits
 
 
 def _child(module: str, folder: Path, job: Record, extra: dict[str, str], search_s: float) -> proc.ProcResult:
-    """Run a program of this package on its job; at the end of the budget it is stopped with all that it started."""
+    """Run a program of this package, from wherever this process has it, on its job; at the end of the budget it is
+    stopped with all that it started."""
     (folder / "job.json").write_text(job.model_dump_json(), encoding="utf-8")
     argv = [sys.executable, "-P", "-m", f"kernelcrew.runs.{module}", str(folder / "job.json")]
     limits = proc.Limits(time_s=search_s, output_bytes=FILE_BYTES)
-    return proc.run(argv, cwd=folder, env={**child_environment(), **extra}, limits=limits)
+    ours = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return proc.run(argv, cwd=folder, env={**child_environment(), **ours, **extra}, limits=limits)
 
 
 def _scores(lab: Lab, group: tuple[Candidate, ...], base: Build) -> dict[str, Score]:

@@ -1,14 +1,15 @@
 """What the searches come to: times to near the best found, ratios of medians with their intervals, and verdicts. Pure.
 
-A search that did not get there within its budget counts as the budget: its true time is longer. For whoever is faster
-by that reckoning this is the cautious side, since the other's time is then too short.
+Of a search that did not get there within its budget only that much is known: its true time is longer. Medians and
+their ratio take the budget for it and are bounds then; the interval is open on the side where that leaves it open. A
+search that broke off by a fault counts for nothing and is told.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from math import exp, log
+from math import exp, inf, log
 from statistics import median
 
 from kernelcrew.record import Record
@@ -37,12 +38,12 @@ class Reached(Record):
 class Ratio(Record):
     """A ratio of median times, ours over another's."""
 
-    ratio: float
-    """Of the medians over all seeds."""
+    ratio: float | None
+    """Of the medians over all seeds; None when neither is within the budget."""
     low: float
-    """Lower end of the 95 % bootstrap interval."""
+    """Lower end of the 95 % bootstrap interval; 0 when the other's median may be any time beyond the budget."""
     high: float
-    """Upper end."""
+    """Upper end; infinite when ours may be."""
     seeds: int
     """The smaller number of seeds of the two."""
 
@@ -64,7 +65,8 @@ def reached(record: Race) -> dict[str, tuple[Reached, ...]]:
     goal = SHARE * max(ratios.values(), default=1.0)
     found: dict[str, list[Reached]] = {}
     for trace in record.traces:
-        found.setdefault(trace.job.contestant, []).append(_reached(trace, ratios, goal))
+        if not trace.problem:
+            found.setdefault(trace.job.contestant, []).append(_reached(trace, ratios, goal))
     order = sorted(found, key=lambda who: (who != TEAM, who != SHUFFLED))
     return {who: tuple(sorted(found[who], key=lambda r: r.seed)) for who in order}
 
@@ -73,11 +75,13 @@ def ratio_of(ours: Sequence[Reached], theirs: Sequence[Reached], search_s: float
     """Our median time over theirs, with the bootstrap's interval."""
     mine, other = (_times(rows, search_s) for rows in (ours, theirs))
     rng = random.Random(0)
-    drawn = sorted(_median_of(rng, mine) / _median_of(rng, other) for _ in range(DRAWS))
+    drawn = [(_median_of(rng, mine), _median_of(rng, other)) for _ in range(DRAWS)]
+    lows = sorted(a / b if b < search_s else 0.0 for a, b in drawn)
+    highs = sorted(a / b if a < search_s else inf for a, b in drawn)
     return Ratio(
-        ratio=median(mine) / median(other),
-        low=drawn[int(0.025 * DRAWS)],
-        high=drawn[int(0.975 * DRAWS) - 1],
+        ratio=None if min(median(mine), median(other)) >= search_s else median(mine) / median(other),
+        low=lows[int(0.025 * DRAWS)],
+        high=highs[int(0.975 * DRAWS) - 1],
         seeds=min(len(mine), len(other)),
     )
 
@@ -96,28 +100,28 @@ def tables(record: Race) -> RaceTables:
             _ratio_table(ratios),
             _seed_table(rows, f"by seed, {seconds}"),
         ),
-        verdicts=(*tuner_verdict(ratios, rows), *profile_verdict(ratios, rows)),
+        verdicts=(*tuner_verdict(ratios), *profile_verdict(ratios)),
         notes=notes(record, rows),
     )
 
 
-def tuner_verdict(ratios: Mapping[str, Ratio], rows: Mapping[str, Sequence[Reached]]) -> tuple[str, ...]:
+def tuner_verdict(ratios: Mapping[str, Ratio]) -> tuple[str, ...]:
     """Whether the team needs at most half of Kernel Tuner's time, held against each of its strategies: the best one
     decides, which is the one with the highest ratio."""
     against = {who: r for who, r in ratios.items() if who.startswith(TUNER)}
     if not against:
         return ()
-    hardest = max(against, key=lambda who: against[who].ratio)
+    hardest = max(against, key=lambda who: (against[who].low, against[who].ratio or 0.0))
     found = against[hardest]
     answer = "undecided"
-    if found.seeds >= LEAST_SEEDS and any(r.at_s is not None for who in (TEAM, hardest) for r in rows[who]):
+    if found.seeds >= LEAST_SEEDS:
         answer = "yes" if found.high <= HALF else "no" if found.low > HALF else "undecided"
     few = f"; fewer than {LEAST_SEEDS} seeds give no verdict" if found.seeds < LEAST_SEEDS else ""
     figures = f"{_cell(found)} of {hardest}, its better strategy here" if len(against) > 1 else f"{_cell(found)}"
     return (f"at most half of Kernel Tuner's time: {answer} ({figures}{few})",)
 
 
-def profile_verdict(ratios: Mapping[str, Ratio], rows: Mapping[str, Sequence[Reached]]) -> tuple[str, ...]:
+def profile_verdict(ratios: Mapping[str, Ratio]) -> tuple[str, ...]:
     """Whether the team with a true profile is faster than with a shuffled one."""
     found = ratios.get(SHUFFLED)
     if found is None:
@@ -125,11 +129,9 @@ def profile_verdict(ratios: Mapping[str, Ratio], rows: Mapping[str, Sequence[Rea
     words = f"true over shuffled profile {_cell(found)}"
     if found.seeds < LEAST_SEEDS:
         return (f"profile reading pays: undecided ({words}; fewer than {LEAST_SEEDS} seeds give no verdict)",)
-    if all(r.at_s is None for who in (TEAM, SHUFFLED) for r in rows[who]):
-        return (f"profile reading pays: undecided ({words}; neither got there within the budget)",)
     if found.high < 1:
         return (f"profile reading pays: yes ({words})",)
-    if found.ratio >= 1:
+    if found.low >= 1 or (found.ratio or 0.0) >= 1:
         return (f"profile reading pays: no ({words}): a shuffled profile does as well, profile reading is decoration",)
     return (f"profile reading pays: undecided ({words}): the interval holds 1, it may be decoration",)
 
@@ -138,6 +140,7 @@ def notes(record: Race, rows: Mapping[str, Sequence[Reached]]) -> tuple[str, ...
     """What a reader must know to judge the figures."""
     space = record.space
     late = {who: sum(r.at_s is None for r in listed) for who, listed in rows.items()}
+    broken = sum(1 for t in record.traces if t.problem)
     censored = ", ".join(f"{who} {n}" for who, n in late.items() if n) or "none"
     wrong = [s.why for s in record.scores.values() if s.ratio is None]
     held = f", with the knobs of {', '.join(space.held)} at their first values" if space.held else ""
@@ -147,7 +150,7 @@ def notes(record: Race, rows: Mapping[str, Sequence[Reached]]) -> tuple[str, ...
         else "all strategies search all of them"
     )
     found = [
-        f"searches that did not get there count as the budget, {record.search_s:g} s: {censored}",
+        f"searches that did not get there within {record.search_s:g} s, of which no more is known: {censored}",
         f"Kernel Tuner's space: {len(space.recipes)} recipes on or off with the windows of their knobs, "
         f"{space.size:,} configurations; {part}",
         "seconds run from the start of each process in an empty folder. The team's hold the machine's peaks, the "
@@ -162,6 +165,8 @@ def notes(record: Race, rows: Mapping[str, Sequence[Reached]]) -> tuple[str, ...
     ]
     if wrong:
         found.append(f"{len(wrong)} candidates have no figure and count as not found: {wrong[0]}")
+    if broken:
+        found.append(f"{broken} of {len(record.traces)} searches broke off by a fault and count for nothing:")
     problems = [f"{t.job.contestant}, seed {t.job.seed}: {t.problem}" for t in record.traces if t.problem]
     return (*found, *problems)
 
@@ -175,7 +180,7 @@ def _reached(trace: Trace, ratios: Mapping[str, float], goal: float) -> Reached:
 def _contestants(record: Race, rows: Mapping[str, Sequence[Reached]]) -> list[dict[str, str]]:
     told = []
     for who, listed in rows.items():
-        traces = [t for t in record.traces if t.job.contestant == who]
+        traces = [t for t in record.traces if t.job.contestant == who and not t.problem]
         middle = median(_times(listed, record.search_s))
         there = sum(r.at_s is not None for r in listed)
         finals = [r.final for r in listed if r.final is not None]
@@ -221,4 +226,7 @@ def _median_of(rng: random.Random, values: Sequence[float]) -> float:
 
 
 def _cell(found: Ratio) -> str:
-    return f"{found.ratio:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    """`0.41 [0.32, 0.55]`; an end that is not known is left open."""
+    middle = "neither median within the budget," if found.ratio is None else f"{found.ratio:.2f}"
+    low, high = (f"{end:.2f}" if 0 < end < inf else "open" if end else "0" for end in (found.low, found.high))
+    return f"{middle} [{low}, {high}]"

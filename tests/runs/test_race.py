@@ -6,6 +6,7 @@ import gzip
 import json
 from collections import Counter
 from datetime import datetime
+from math import inf
 from pathlib import Path
 
 import agent_evidence
@@ -14,7 +15,8 @@ import pytest
 
 from kernelcrew.agents.experts.reader import read_profile
 from kernelcrew.agents.facts import ceilings
-from kernelcrew.errors import UserMistake
+from kernelcrew.errors import HarnessError, UserMistake
+from kernelcrew.event import silent
 from kernelcrew.kernels.load import load_operator, start_candidate
 from kernelcrew.runs import race as racing
 from kernelcrew.runs.cli_race import lane_of
@@ -27,6 +29,7 @@ from kernelcrew.runs.race_trace import best_so_far, measured_in, screened_in
 from kernelcrew.runs.session import Asked
 from kernelcrew.runs.shuffling import shuffled
 from kernelcrew.runs.tuning import score as overall
+from kernelcrew.settings import resolve
 from kernelcrew.tools.bus import Call
 from kernelcrew.tools.nouns import Profile, Timing
 from kernelcrew.tools.workshop import BUILD, BuildArgs, Builds
@@ -135,14 +138,18 @@ def test_the_time_is_that_of_the_first_best_so_far_within_95_percent() -> None:
     assert any("wrong output" in n for n in notes(record, found))
 
 
-def test_a_search_that_did_not_get_there_counts_as_the_budget() -> None:
+def test_a_search_that_did_not_get_there_leaves_the_interval_open() -> None:
     record = a_race(
         *(trace(TEAM, n, (20.0, "best")) for n in range(4)), *(trace(RANDOM, n, (9.0, "slow")) for n in range(4)),
         slow=2.0, best=4.0,
     )  # fmt: skip
     rows = reached(record)
     found = ratio_of(rows[TEAM], rows[RANDOM], record.search_s)
-    assert (found.ratio, found.low, found.high) == (0.2, 0.2, 0.2)
+    assert (found.ratio, found.low, found.high) == (0.2, 0.0, 0.2)
+    turned = ratio_of(rows[RANDOM], rows[TEAM], record.search_s)
+    assert (turned.ratio, turned.low, turned.high) == (5.0, 5.0, inf)
+    neither = ratio_of(rows[RANDOM], rows[RANDOM], record.search_s)
+    assert (neither.ratio, neither.low, neither.high) == (None, 0.0, inf)
     cells = tables(record).tables[0].rows
     assert cells[0][2:4] == ("4 of 4", "20.0") and cells[1][2:4] == ("0 of 4", "over 100.0")
 
@@ -183,7 +190,24 @@ def test_what_the_intervals_hold_open_is_undecided() -> None:
 def test_nobody_there_is_no_verdict() -> None:
     nowhere = [trace(who, n, (1.0, "slow")) for who in (TEAM, RANDOM, SHUFFLED) for n in range(12)]
     record = a_race(*nowhere, slow=1.0, best=4.0)
-    assert all("undecided" in line for line in tables(record).verdicts)
+    told = tables(record)
+    assert all(": undecided (" in v and "neither median within the budget, [0, open]" in v for v in told.verdicts)
+    assert {row[1] for row in told.tables[1].rows} == {"neither median within the budget, [0, open]"}
+
+
+def test_a_search_that_broke_off_counts_for_nothing() -> None:
+    fault = {"problem": "no module named x"}
+    good = field([10.0] * 12, [40.0] * 12, [30.0] * 12)
+    broken = [t.model_copy(update=fault) for t in good.traces if t.job.contestant == TEAM and t.job.seed < 3]
+    kept = [t for t in good.traces if t.job.contestant != TEAM or t.job.seed >= 3]
+    told = tables(good.model_copy(update={"traces": (*broken, *kept)}))
+    assert told.tables[0].rows[0][:4] == (TEAM, "9", "9 of 9", "10.0")
+    assert all("fewer than 10 seeds" in line for line in told.verdicts)
+    assert any("3 of 48 searches broke off" in note for note in told.notes)
+    assert "kernelcrew, seed 0: no module named x" in told.notes
+    none = good.model_copy(update={"traces": tuple(t.model_copy(update=fault) for t in good.traces)})
+    with pytest.raises(HarnessError, match="not one of 48 searches"):
+        racing.scored(resolve(Path()), none, silent)
 
 
 # Lanes and records.
@@ -325,3 +349,15 @@ def test_a_scored_record_is_shown_again_without_measuring(
     assert json.loads(said.out.splitlines()[-1])["verdicts"][0].startswith("at most half")
     said = kit.command(monkeypatch, capsys, "bench", "reduction", "--search", "--from", str(path))
     assert said.code == 2 and "searches of gemm" in said.err
+
+
+def test_the_race_that_ships_decides_neither_as_the_readme_says() -> None:
+    record = load(EVIDENCE.parent / "gemm-search.json")
+    assert {len(rows) for rows in reached(record).values()} == {11}
+    told = tables(record)
+    assert [line.split(": ")[1].split()[0] for line in told.verdicts] == ["undecided", "undecided"]
+    assert {row[3] for row in told.tables[0].rows} == {"over 100.0"}
+    assert {row[0]: row[4] for row in told.tables[0].rows} == {
+        TEAM: "34.3", SHUFFLED: "34.1", GENETIC: "3.6", RANDOM: "3.8",
+    }  # fmt: skip
+    assert "gemm-search.json" in (Path(__file__).parents[2] / "README.md").read_text()
