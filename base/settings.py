@@ -28,6 +28,8 @@ class Layers(BaseSettings):
     """KERNELCREW_WORKDIR: the folder that holds `.kernelcrew/`."""
     cc: str | None = None
     """KERNELCREW_CC: the C compiler."""
+    nvcc: str | None = None
+    """KERNELCREW_NVCC: the CUDA compiler."""
     sandbox: str | None = None
     """KERNELCREW_SANDBOX: `bwrap`, `namespaces` or `rlimits`; the best one usable otherwise."""
     core: int | None = None
@@ -49,6 +51,8 @@ class Settings(Record):
     """The core to pin measurements to; None lets the tools choose."""
     embedder: str
     """`minilm` or `lexical`."""
+    nvcc: str = "nvcc"
+    """The CUDA compiler's name or path."""
 
     @property
     def home(self) -> Path:
@@ -68,6 +72,7 @@ def resolve(workdir: Path | None = None) -> Settings:
         sandbox=layers.sandbox or "auto",
         core=layers.core,
         embedder=layers.embedder or "minilm",
+        nvcc=layers.nvcc or "nvcc",
     )
 
 

@@ -13,7 +13,7 @@ import typer
 
 from kernelcrew.errors import CrewError
 from kernelcrew.runs import cli_answers as answers
-from kernelcrew.runs import cli_nogo, cli_own, cli_people, cli_race, cli_trust
+from kernelcrew.runs import cli_nogo, cli_own, cli_people, cli_policy, cli_race, cli_trust
 from kernelcrew.runs import cli_show as show
 from kernelcrew.runs.cli_options import (
     AsJson,
@@ -226,6 +226,7 @@ cli_people.register(app)
 cli_trust.register(app)
 cli_own.register(app)
 cli_nogo.register(app)
+cli_policy.register(app)
 
 memory_app = typer.Typer(no_args_is_help=True, help="The memory store.")
 app.add_typer(memory_app, name="memory")

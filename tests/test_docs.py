@@ -20,7 +20,7 @@ from kernelcrew.runs.cli import app, main
 COMMANDS = commands(readme())
 SUBCOMMANDS = (
     "run", "runs", "resume", "judge", "query", "report", "operators", "platforms", "doctor", "bench", "init", "check",
-    "show", "submit", "permissions", "lock", "regress", "nogo",
+    "show", "submit", "permissions", "lock", "regress", "nogo", "policy",
 )  # fmt: skip
 TOLD = ("approve", "reject", "rollback")
 """Commands that the README tells of in words: they need a run that adopted, which tests/runs/test_people.py makes."""

@@ -1,15 +1,17 @@
 """A small reader of ELF shared objects: sections, symbols, dynamic entries, segments, relocations.
 
-64-bit little-endian only, which is what x86-64 and AArch64 Linux have. Layout: System V ABI, gABI chapters 4 and 5.
+64-bit little-endian only, which is what x86-64 and AArch64 Linux and cubins have. Layout: System V ABI, gABI
+chapters 4 and 5.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 SHF_WRITE, SHF_ALLOC, SHF_EXEC, SHF_TLS = 1, 2, 4, 0x400
-SHT_SYMTAB, SHT_RELA, SHT_DYNAMIC, SHT_DYNSYM = 2, 4, 6, 11
+SHT_SYMTAB, SHT_RELA, SHT_DYNAMIC, SHT_REL, SHT_DYNSYM = 2, 4, 6, 9, 11
 PT_LOAD, PT_TLS, PT_GNU_STACK = 1, 7, 0x6474E551
 STB_LOCAL = 0
 STT_OBJECT, STT_TLS, STT_IFUNC = 1, 6, 10
@@ -39,6 +41,8 @@ class Section(NamedTuple):
     """Index of the section of names."""
     entry: int
     """Bytes of one entry, for tables."""
+    info: int = 0
+    """Index of the section that a table of relocations changes."""
 
 
 class Symbol(NamedTuple):
@@ -54,13 +58,15 @@ class Symbol(NamedTuple):
     """Index of its section; 0 when it is undefined."""
     size: int
     """Bytes."""
+    other: int = 0
+    """Visibility, and what the machine adds to it."""
 
 
 class Elf(NamedTuple):
     """What the policy looks at."""
 
     machine: int
-    """62 for x86-64, 183 for AArch64."""
+    """62 for x86-64, 183 for AArch64, 190 for CUDA."""
     sections: list[Section]
     """All, the null section included."""
     dynamic_symbols: list[Symbol]
@@ -75,6 +81,12 @@ class Elf(NamedTuple):
     """Type and flags (1 execute, 2 write, 4 read)."""
     relocations: list[int]
     """Types of all dynamic relocations."""
+    flags: int = 0
+    """The machine's own word of the header."""
+    abi: int = 0
+    """Byte 7 of the file: the system's conventions."""
+    references: tuple[tuple[int, int], ...] = ()
+    """Index of a symbol and of the section that refers to it, for each relocation."""
 
 
 def read(data: bytes) -> Elf:
@@ -90,10 +102,11 @@ def _read(data: bytes) -> Elf:
         raise BadObject("not a 64-bit little-endian ELF object")
     machine = struct.unpack_from("<H", data, 18)[0]
     program_at, section_at = struct.unpack_from("<QQ", data, 32)
+    flags = struct.unpack_from("<I", data, 48)[0]
     program_size, programs, section_size, count, names_at = struct.unpack_from("<HHHHH", data, 54)
     raw = [struct.unpack_from("<IIQQQQIIQQ", data, section_at + i * section_size) for i in range(count)]
     names = data[raw[names_at][4] : raw[names_at][4] + raw[names_at][5]] if count else b""
-    sections = [Section(_text(names, r[0]), r[1], r[2], r[4], r[5], r[6], r[9]) for r in raw]
+    sections = [Section(_text(names, r[0]), r[1], r[2], r[4], r[5], r[6], r[9], r[7]) for r in raw]
     dynamic, needed = _dynamic(data, sections)
     return Elf(
         machine=machine, sections=sections, dynamic_symbols=_symbols(data, sections, SHT_DYNSYM),
@@ -103,6 +116,7 @@ def _read(data: bytes) -> Elf:
             struct.unpack_from("<I", data, at + 8)[0]
             for s in sections if s.type == SHT_RELA for at in range(s.offset, s.offset + s.size, 24)
         ],
+        flags=flags, abi=data[7], references=tuple(_references(data, sections)),
     )
 
 
@@ -122,9 +136,17 @@ def _symbols(data: bytes, sections: list[Section], kind: int) -> list[Symbol]:
             continue
         table = _table(data, sections, section)
         for at in range(section.offset + 24, section.offset + min(section.size, 24 * MAX_ENTRIES), 24):
-            name, info, _, index, _, size = struct.unpack_from("<IBBHQQ", data, at)
-            found.append(Symbol(_text(table, name), info & 15, info >> 4, index, size))
+            name, info, other, index, _, size = struct.unpack_from("<IBBHQQ", data, at)
+            found.append(Symbol(_text(table, name), info & 15, info >> 4, index, size, other))
     return found
+
+
+def _references(data: bytes, sections: list[Section]) -> Iterator[tuple[int, int]]:
+    for section in sections:
+        step = {SHT_RELA: 24, SHT_REL: 16}.get(section.type)
+        if step:
+            for at in range(section.offset, section.offset + min(section.size, step * MAX_ENTRIES), step):
+                yield struct.unpack_from("<I", data, at + 12)[0], section.info
 
 
 def _dynamic(data: bytes, sections: list[Section]) -> tuple[list[tuple[int, int]], list[str]]:
