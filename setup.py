@@ -16,4 +16,5 @@ setup(
         "kernelcrew.kernels": ["*/*.py"],  # an operator's reference stands in its folder, which is no package
         "kernelcrew.runs": ["templates/operator/*"],  # what `kernelcrew init` writes
     },
+    exclude_package_data={"kernelcrew.runs": ["evidence/*/*"]},  # recorded runs stand in a checkout
 )
