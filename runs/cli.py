@@ -104,7 +104,7 @@ def resume(
     """Go on with a killed run: finished steps are read back, not repeated. More budget extends one that ran out."""
     from kernelcrew.runs.extending import ended, more_to_do, stopped_for_budget
     from kernelcrew.runs.journal import read_steps
-    from kernelcrew.runs.session import reopen_run, run_folder
+    from kernelcrew.runs.listing import run_folder
 
     settings = resolve(workdir)
     folder = run_folder(settings, run)
@@ -112,6 +112,8 @@ def resume(
     if done is not None and not (budget_min and stopped_for_budget(done)):
         answers.finished(done, more_to_do(done, budget_min), json=json)
         return
+    from kernelcrew.runs.session import reopen_run
+
     with show.progress() as listener:
         crew, changed = reopen_run(settings, folder.name, listener, budget_min)
         for line in changed:
@@ -172,7 +174,7 @@ def query(
 @app.command()
 def report(run: Run, workdir: Workdir = None, json: AsJson = False) -> None:
     """Write the run's HTML report again from its journal, and show its table."""
-    from kernelcrew.runs.session import run_folder
+    from kernelcrew.runs.listing import run_folder
 
     show.report(run_folder(resolve(workdir), run), json=json)
 

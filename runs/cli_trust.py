@@ -103,8 +103,8 @@ def revoke(  # noqa: PLR0913 - one parameter an option of the command
 @lock_app.command()
 def verify(run: Run, workdir: Workdir = None, json: AsJson = False) -> None:
     """Compare a run's lock with this machine now: exit status 1 when something that changes answers differs."""
+    from kernelcrew.runs.listing import run_folder
     from kernelcrew.runs.lockfile import verify_lock
-    from kernelcrew.runs.session import run_folder
 
     settings = resolve(workdir)
     found = verify_lock(settings, run_folder(settings, run))
@@ -121,8 +121,8 @@ def reproduce(
     json: AsJson = False,
 ) -> None:
     """Run it again in a scratch folder and compare decisions and ratios: exit status 1 when they differ."""
+    from kernelcrew.runs.listing import run_folder
     from kernelcrew.runs.reproduce import reproduce as again
-    from kernelcrew.runs.session import run_folder
 
     settings = resolve(workdir)
     with show.progress() as listener:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from kernelcrew.agents.nouns import Answer, Question, Role, Usage
-from kernelcrew.agents.team import Team
 from kernelcrew.errors import HarnessError
 from kernelcrew.event import Event, Listener, silent
 from kernelcrew.kernels.nouns import Candidate, Operator
@@ -26,6 +26,10 @@ from kernelcrew.settings import Settings
 from kernelcrew.tools.bus import Bus, CallNote
 from kernelcrew.tools.git import Repo
 from kernelcrew.tools.nouns import AlphaPlan, Build, Profile
+
+if TYPE_CHECKING:
+    # What only reads a run's journal need not wait for AutoGen.
+    from kernelcrew.agents.team import Team
 
 
 class Standing(Record):

@@ -16,9 +16,10 @@ from kernelcrew.record import Record
 from kernelcrew.runs.crew import Clock, Lab
 from kernelcrew.runs.incumbent import find_incumbent
 from kernelcrew.runs.journal import payload_of, read_steps
+from kernelcrew.runs.listing import run_folder
 from kernelcrew.runs.nouns import Start
 from kernelcrew.runs.reading import with_contract_flags
-from kernelcrew.runs.session import open_lab, run_folder
+from kernelcrew.runs.session import open_lab
 from kernelcrew.runs.stages import stage_seconds, tool_seconds
 from kernelcrew.runs.yardsticks import Yardstick, Yardsticks, hold_against
 from kernelcrew.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kernelcrew.errors import StoreError
+from kernelcrew.errors import StoreError, UnknownName
 from kernelcrew.record import Record
 from kernelcrew.runs.journal import payload_of, read_steps
 from kernelcrew.runs.nouns import RoundRecord, RunRecord, Start, Step
@@ -35,6 +35,16 @@ def run_folders(settings: Settings) -> list[Path]:
     """The folders of all runs, oldest first."""
     found = [path.parent for path in settings.home.glob("runs/*/journal.jsonl")]
     return sorted(found, key=lambda folder: (_began(folder.name), folder.name))
+
+
+def run_folder(settings: Settings, run: str) -> Path:
+    """A run's folder; `last` names the newest. Raises UnknownName with the known runs."""
+    known = run_folders(settings)
+    folder = known[-1] if run == "last" and known else settings.home / "runs" / run
+    if not run or not (folder / "journal.jsonl").exists():
+        fix = "`kernelcrew runs` tells them apart" if known else "start one: kernelcrew run reduction"
+        raise UnknownName("run", run, [p.name for p in known], fix=fix)
+    return folder
 
 
 def list_runs(settings: Settings) -> list[RunLine]:

@@ -21,9 +21,9 @@ from kernelcrew.platforms.detect import detect
 from kernelcrew.record import Record
 from kernelcrew.runs.deeds import author
 from kernelcrew.runs.journal import Journal, payload_of, read_steps
+from kernelcrew.runs.listing import run_folder
 from kernelcrew.runs.nouns import RunRecord, Settled, Start, Step
 from kernelcrew.runs.remembering import Remembered
-from kernelcrew.runs.session import run_folder
 from kernelcrew.runs.vcs import copy_of, repo_for
 from kernelcrew.settings import Settings
 from kernelcrew.tools.git import Repo

@@ -27,7 +27,7 @@ from kernelcrew.runs.deeds import level_here
 from kernelcrew.runs.desk import register_role_tools
 from kernelcrew.runs.extending import take_budget
 from kernelcrew.runs.journal import Journal, payload_of, read_steps
-from kernelcrew.runs.listing import run_folders
+from kernelcrew.runs.listing import run_folder
 from kernelcrew.runs.lockfile import write_lock
 from kernelcrew.runs.locking import differences, make_lock, salt_of
 from kernelcrew.runs.locks import core_lock, hold
@@ -167,16 +167,6 @@ def require_here(platform: str, here: Platform) -> None:
             f"platform '{wanted.id}' is not this machine ({here.id}): a run measures where it runs",
             fix="leave --platform out, or start the run on that machine",
         )
-
-
-def run_folder(settings: Settings, run: str) -> Path:
-    """A run's folder; `last` names the newest. Raises UnknownName with the known runs."""
-    known = run_folders(settings)
-    folder = known[-1] if run == "last" and known else settings.home / "runs" / run
-    if not run or not (folder / "journal.jsonl").exists():
-        fix = "`kernelcrew runs` tells them apart" if known else "start one: kernelcrew run reduction"
-        raise UnknownName("run", run, [p.name for p in known], fix=fix)
-    return folder
 
 
 def check_asked(operator: Operator, asked: Asked) -> None:
